@@ -1,0 +1,70 @@
+"""A standalone parameter server for recommendation and CTR training: servers and their client.
+
+>>> import pserver
+>>> with pserver.embedded(2) as client:
+...     spec = client.create_table(pserver.TableSpec(name="ads", dim=4, optimizer="sgd:lr=1"))
+...     client.pull("ads", [1, 2, 1]).shape
+(3, 4)
+"""
+
+from pserver._version import __version__
+from pserver.client.client import Client
+from pserver.client.connect import connect
+from pserver.client.dedupe import Distinct, dedupe
+from pserver.client.inputs import as_keys
+from pserver.client.pending import PendingPull, PendingPush
+from pserver.config import ClientSettings, ServeSettings
+from pserver.embedded import embedded
+from pserver.errors import (
+    ClusterError,
+    ConfigError,
+    DeadlineError,
+    InternalError,
+    NotFiniteError,
+    OverloadedError,
+    PserverError,
+    RequestError,
+    RestartedError,
+    ShapeError,
+    SpecMismatchError,
+    StaleError,
+    TableFullError,
+    TransientError,
+    UnavailableError,
+    UnknownTableError,
+)
+from pserver.placement import partition_of, shard_of
+from pserver.spec import TableSpec
+
+__all__ = [
+    "Client",
+    "ClientSettings",
+    "ClusterError",
+    "ConfigError",
+    "DeadlineError",
+    "Distinct",
+    "InternalError",
+    "NotFiniteError",
+    "OverloadedError",
+    "PendingPull",
+    "PendingPush",
+    "PserverError",
+    "RequestError",
+    "RestartedError",
+    "ServeSettings",
+    "ShapeError",
+    "SpecMismatchError",
+    "StaleError",
+    "TableFullError",
+    "TableSpec",
+    "TransientError",
+    "UnavailableError",
+    "UnknownTableError",
+    "__version__",
+    "as_keys",
+    "connect",
+    "dedupe",
+    "embedded",
+    "partition_of",
+    "shard_of",
+]

@@ -1,0 +1,1 @@
+"""The client side: from keys of a batch to requests, and back."""

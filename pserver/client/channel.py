@@ -1,0 +1,81 @@
+"""The seam between client and network: one request to one shard, once.
+
+Rooms before and after: ``sendqueue`` decides when and how often; behind it is gRPC, or in
+embedded mode a servicer in this process (``pserver.embedded``).
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import grpc
+
+from pserver.deadline import Deadline
+from pserver.errors import DeadlineError, PserverError
+from pserver.status import from_status
+from pserver.transport import SERVICE, client_options
+
+
+class Channel(Protocol):
+    """Carries bytes to one shard. Used on the client's event loop only."""
+
+    endpoint: str
+    """What errors call the shard: HOST:PORT, or ``embedded shard 0``."""
+
+    async def call(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
+        """Send one request and return the reply.
+
+        Raises:
+            PserverError: what the server said, ``UnavailableError`` if it could not be reached,
+                or ``DeadlineError`` if it did not answer in time; the endpoint is in the message.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+Call = Callable[..., Awaitable[bytes]]
+
+
+class GrpcChannel:
+    """A channel to a server process. Made and used on the client's event loop."""
+
+    def __init__(self, endpoint: str) -> None:
+        """Name the server; the connection is made by the first call.
+
+        Args:
+            endpoint: HOST:PORT; a name is resolved again at each reconnect.
+        """
+        self.endpoint = endpoint
+        self._channel = grpc.aio.insecure_channel(endpoint, options=client_options())
+        self._methods: dict[str, Call] = {}
+
+    async def call(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
+        """Send one request and return the reply; see ``Channel.call``."""
+        stub = self._methods.get(method)
+        if stub is None:
+            stub = self._channel.unary_unary(f"/{SERVICE}/{method}")
+            self._methods[method] = stub
+        timeout_s = deadline.remaining_s
+        try:
+            return await stub(message, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise self._translate(method, error, timeout_s) from None
+
+    def _translate(
+        self, method: str, error: grpc.aio.AioRpcError, timeout_s: float
+    ) -> PserverError:
+        """Return our error for gRPC's, with the endpoint in front."""
+        metadata = [(str(key), value) for key, value in error.trailing_metadata() or ()]
+        text = error.details() or error.code().name
+        ours = from_status(error.code(), f"{method} at {self.endpoint}: {text}", metadata)
+        if isinstance(ours, DeadlineError):
+            return DeadlineError(
+                f"{method}: no answer from {self.endpoint} within {timeout_s:.1f} s"
+            )
+        return ours
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._channel.close()

@@ -1,0 +1,410 @@
+"""The client: two verbs and a wait.
+
+``pull`` reads weights and creates rows, ``push`` sends gradients, ``flush`` waits for what was
+pushed. ``start_pull`` and ``start_push`` do not wait: a trainer asks for the next batch's rows
+while it computes. ``peek`` reads and changes nothing; ``assign`` writes weights.
+
+Rooms before and after: numpy arrays come in, made exact by ``inputs``; ``dedupe``, ``route`` and
+``wire`` make one message a shard (more where it would be too large); ``sendqueue`` delivers.
+
+What always holds: each push is applied once by each shard, however often the network made us
+send it. A push that failed without being waited for is raised by the next push or flush.
+"""
+
+import itertools
+import secrets
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pserver.arrays import Counts, Floats, Keys, RowIds
+from pserver.client.dedupe import dedupe
+from pserver.client.inputs import as_block, as_counts, as_keys
+from pserver.client.membership import ShardInfo
+from pserver.client.pending import PendingPull, PendingPush, Reply, wait_for
+from pserver.client.route import Router, cargoes
+from pserver.client.runtime import Runtime
+from pserver.client.sendqueue import SendQueue
+from pserver.config import ClientSettings
+from pserver.deadline import Deadline
+from pserver.errors import RequestError, UnknownTableError, nearest
+from pserver.kernel import rows
+from pserver.placement import shard_of_partition
+from pserver.spec import TableSpec
+from pserver.table.registry import spelled_out
+from pserver.v1 import pserver_pb2 as pb
+from pserver.wire import TRAINER_BYTES, PushId, build_pull, build_push
+from pserver.wire.small import parse_small, proto_of, spec_of
+
+Gradients = tuple[Keys, Floats, Counts]
+"""What is pushed to one table: (U,) distinct keys, (U * dim,) gradients, (U,) or (0,) counts."""
+
+
+class Client:
+    """A connection to all shards of one cluster. Thread-safe.
+
+    Made by ``pserver.connect`` or ``pserver.embedded``; use it as a context manager, or close it.
+    """
+
+    def __init__(
+        self,
+        queues: Sequence[SendQueue],
+        shards: Sequence[ShardInfo],
+        *,
+        runtime: Runtime,
+        settings: ClientSettings,
+    ) -> None:
+        """Take the connections; ``connect`` has checked that they form one cluster."""
+        self.settings = settings
+        self.shards = tuple(shards)
+        self._queues = tuple(queues)
+        self._runtime = runtime
+        self._router = Router(shard_of_partition(len(shards)), len(shards))
+        self._specs: dict[str, TableSpec] = {}
+        self._trainer = secrets.token_bytes(TRAINER_BYTES)
+        self._counters = [itertools.count() for _ in shards]
+        self._order = threading.Lock()  # a push enters all queues before the next one does
+        self._unwaited: deque[PendingPush] = deque()
+        self._is_closed = False
+
+    def __enter__(self) -> "Client":
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close; an error that is already on its way is not replaced by a failed push."""
+        self.close(flush=kind is None)
+
+    @property
+    def num_shards(self) -> int:
+        """Return how many shards the cluster has."""
+        return len(self.shards)
+
+    @property
+    def queue_depth(self) -> int:
+        """Return the requests that wait or are open, over all shards."""
+        return sum(queue.depth for queue in self._queues)
+
+    @property
+    def retries(self) -> int:
+        """Return how often a request had to be sent again."""
+        return sum(queue.retries for queue in self._queues)
+
+    def create_table(self, spec: TableSpec) -> TableSpec:
+        """Make the table on every shard; fine if it is there with this very spec.
+
+        Returns:
+            The spec with every option spelled out.
+
+        Raises:
+            ConfigError: a rule or option is unknown; nothing was sent.
+            SpecMismatchError: the table exists with another spec; the difference is shown.
+        """
+        full = spelled_out(spec)
+        deadline = self._deadline()
+        replies = [
+            self._put(
+                shard,
+                "CreateTable",
+                pb.CreateTableRequest(
+                    incarnation=info.incarnation, spec=proto_of(full)
+                ).SerializeToString(),
+                deadline,
+            )
+            for shard, info in enumerate(self.shards)
+        ]
+        for reply in replies:
+            message = wait_for(reply, deadline=deadline, what=f"create table {spec.name!r}")
+            self._specs[spec.name] = spec_of(parse_small(pb.CreateTableReply, message).spec)
+        return self._specs[spec.name]
+
+    def spec(self, table: str) -> TableSpec:
+        """Return the spec of a table that this client made or that the servers have.
+
+        Raises:
+            UnknownTableError: there is none of that name.
+        """
+        if table not in self._specs:
+            for spec in self._describe_tables():
+                self._specs[spec.name] = spec
+        if table not in self._specs:
+            known = nearest(table, self._specs) if self._specs else "the servers have no tables"
+            raise UnknownTableError(f"no table {table!r}; {known}")
+        return self._specs[table]
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def pull(self, table: str, keys: ArrayLike) -> NDArray[np.float32]:
+        """Read weights; a key without a row gets one, with first weights.
+
+        Args:
+            table: name of an existing table.
+            keys: (N,) integers, repeats allowed.
+
+        Returns:
+            (N, dim) float32.
+
+        Raises:
+            UnknownTableError, ShapeError: nothing was sent.
+            TableFullError: a shard has no room for the new rows.
+            DeadlineError: a shard did not answer in time; it is named.
+        """
+        return self._read(table, keys, creates=True)
+
+    def peek(self, table: str, keys: ArrayLike) -> NDArray[np.float32]:
+        """Read weights and change nothing; a key without a row reads as first weights.
+
+        Arguments, result and errors as of ``pull``.
+        """
+        return self._read(table, keys, creates=False)
+
+    def _read(self, table: str, keys: ArrayLike, *, creates: bool) -> NDArray[np.float32]:
+        distinct = dedupe(as_keys(keys, where=f"pull {table!r}"))
+        start = self.start_pull if creates else self.start_peek
+        (weights,) = start({table: distinct.keys}).result()
+        return np.take(weights, distinct.inverse, axis=0)
+
+    def start_pull(self, keys: Mapping[str, Keys]) -> PendingPull:
+        """Ask for weights of one or several tables and do not wait; rows are created.
+
+        Args:
+            keys: table name to (U,) contiguous uint64; repeats are read repeatedly.
+
+        Returns:
+            What is on its way; its ``result`` is one (U, dim) array a table.
+        """
+        return self._start_read(keys, creates=True)
+
+    def start_peek(self, keys: Mapping[str, Keys]) -> PendingPull:
+        """As ``start_pull``, but change nothing."""
+        return self._start_read(keys, creates=False)
+
+    def _start_read(self, keys: Mapping[str, Keys], *, creates: bool) -> PendingPull:
+        self._check_open()
+        names = list(keys)
+        specs = [self.spec(name) for name in names]
+        deadline = self._deadline()
+        sent = []
+        orders = [self._router.split(keys[name]) for name in names]
+        for shard, info in enumerate(self.shards):
+            parts = [(o[shard], 8 + 4 * s.dim) for o, s in zip(orders, specs, strict=True)]
+            for cargo in cargoes(parts):
+                message, blocks = build_pull(
+                    info.incarnation,
+                    [(names[index], creates, order.size) for index, order in cargo.tables],
+                )
+                for (index, order), block in zip(cargo.tables, blocks, strict=True):
+                    rows.pick(keys[names[index]], order, block)
+                sent.append((cargo, self._put(shard, "Pull", message, deadline)))
+        shapes = [(keys[s.name].size, s.dim) for s in specs]
+        return PendingPull(shapes, sent, deadline)
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def push(
+        self, table: str, keys: ArrayLike, grads: ArrayLike, *, counts: ArrayLike | None = None
+    ) -> int:
+        """Send gradients and wait until every shard applied them.
+
+        Repeated keys are summed first: the step is taken once, with the sum.
+
+        Args:
+            table: name of an existing table.
+            keys: (N,) integers, repeats allowed.
+            grads: (N, dim) floats, finite.
+            counts: (N,) occurrences that each entry stands for, 1 each if not given.
+
+        Returns:
+            The lowest version that a shard reported after applying.
+
+        Raises:
+            UnknownTableError, ShapeError: nothing was sent.
+            NotFiniteError, TableFullError: a shard refused its part and applied nothing of it.
+            DeadlineError: not all shards answered in time; the message names one that did not.
+                Whether it applied its part is not known.
+        """
+        return self._write("Push", table, keys, grads, counts).result()
+
+    def assign(self, table: str, keys: ArrayLike, weights: ArrayLike) -> int:
+        """Write weights as they are and wait until every shard has; optimizer state stays.
+
+        Args:
+            table: name of an existing table.
+            keys: (N,) integers, each once.
+            weights: (N, dim) floats, finite.
+
+        Raises:
+            ShapeError: a key is repeated, or the shapes disagree. Nothing was sent.
+        """
+        return self._write("Assign", table, keys, weights, None).result()
+
+    def start_push(self, gradients: Mapping[str, Gradients]) -> PendingPush:
+        """Send gradients of one or several tables and do not wait.
+
+        Args:
+            gradients: table name to (U,) distinct uint64 keys, (U * dim,) float32 gradients and
+                (U,) uint32 counts (or none). Copied before this returns.
+
+        Returns:
+            What is on its way. A failure is also raised by the next ``start_push`` or ``flush``.
+
+        Raises:
+            PserverError: an earlier push failed; this one was not sent.
+        """
+        self._reap()
+        pending = self._start_write("Push", gradients)
+        self._unwaited.append(pending)
+        return pending
+
+    def flush(self) -> None:
+        """Wait until all that was pushed is applied.
+
+        Raises:
+            PserverError: the first push that failed; the rest was waited for.
+        """
+        failure: Exception | None = None
+        while self._unwaited:
+            try:
+                self._unwaited.popleft().result()
+            except Exception as error:  # noqa: BLE001 - the first one is raised below
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _reap(self) -> None:
+        """Forget pushes that were applied; raise what went wrong with one."""
+        while self._unwaited and self._unwaited[0].is_done:
+            self._unwaited.popleft().result()
+
+    def _write(
+        self,
+        method: str,
+        table: str,
+        keys: ArrayLike,
+        values: ArrayLike,
+        counts: ArrayLike | None,
+    ) -> PendingPush:
+        """Make a caller's arrays exact and distinct, and send them."""
+        where = f"{method.lower()} {table!r}"
+        what = "grads" if method == "Push" else "weights"
+        dim = self.spec(table).dim
+        given = as_keys(keys, where=where)
+        block = as_block(values, num_keys=given.size, dim=dim, where=where, what=what)
+        distinct = dedupe(given)
+        sums = distinct.counts
+        if counts is not None:
+            weights = as_counts(counts, num_keys=given.size, where=where)
+            totals = np.bincount(distinct.inverse, weights, minlength=distinct.keys.size)
+            sums = totals.astype(np.uint32)
+        if distinct.keys.size < given.size:
+            if method == "Assign":
+                repeated = distinct.keys[int(np.argmax(distinct.counts > 1))]
+                raise RequestError(f"{where}: key {repeated} is given twice; which one is meant?")
+            summed = np.zeros(distinct.keys.size * dim, np.float32)
+            rows.sum_repeats(distinct.inverse, block, dim, summed)
+            block = summed
+        return self._start_write(method, {table: (distinct.keys, block, sums)})
+
+    def _start_write(self, method: str, gradients: Mapping[str, Gradients]) -> PendingPush:
+        """Split what is written over shards and messages, and put it into the queues."""
+        self._check_open()
+        names = list(gradients)
+        specs = [self.spec(name) for name in names]
+        deadline = self._deadline()
+        orders = [self._router.split(gradients[name][0]) for name in names]
+        replies = []
+        with self._order:
+            for shard in range(self.num_shards):
+                parts = [(o[shard], 12 + 4 * s.dim) for o, s in zip(orders, specs, strict=True)]
+                for cargo in cargoes(parts):
+                    tables = [(specs[index], order) for index, order in cargo.tables]
+                    message = self._write_message(shard, tables, gradients, more=not cargo.is_last)
+                    replies.append(self._put(shard, method, message, deadline))
+        what = f"{method.lower()} {', '.join(map(repr, names))}"
+        return PendingPush(what, replies, deadline)
+
+    def _write_message(
+        self,
+        shard: int,
+        tables: Sequence[tuple[TableSpec, RowIds]],
+        gradients: Mapping[str, Gradients],
+        *,
+        more: bool,
+    ) -> bytes:
+        """Return the bytes of one push to one shard."""
+        sizes = [
+            (
+                spec.name,
+                order.size,
+                order.size * spec.dim,
+                order.size if gradients[spec.name][2].size else 0,
+            )
+            for spec, order in tables
+        ]
+        push_id = PushId(self._trainer, next(self._counters[shard]))
+        message, blocks = build_push(self.shards[shard].incarnation, push_id, sizes, more=more)
+        for (spec, order), block in zip(tables, blocks, strict=True):
+            keys, values, counts = gradients[spec.name]
+            rows.pick(keys, order, block.keys)
+            rows.take(values, spec.dim, order, block.values)
+            if counts.size:
+                rows.pick_counts(counts, order, block.counts)
+        return message
+
+    # --- the rest -----------------------------------------------------------------------------
+
+    def stats(self) -> list[pb.StatsReply]:
+        """Return each shard's counters."""
+        deadline = self._deadline()
+        request = pb.StatsRequest().SerializeToString()
+        replies = [self._put(s, "Stats", request, deadline) for s in range(self.num_shards)]
+        return [
+            parse_small(pb.StatsReply, wait_for(reply, deadline=deadline, what="stats"))
+            for reply in replies
+        ]
+
+    def close(self, *, flush: bool = True) -> None:
+        """Wait for what was pushed, then close the connections. Closing twice is fine.
+
+        Raises:
+            PserverError: a push had failed; the connections are closed all the same.
+        """
+        if self._is_closed:
+            return
+        try:
+            if flush:
+                self.flush()
+        finally:
+            self._is_closed = True
+            self._runtime.check_process()
+            for queue in self._queues:
+                self._runtime.submit(queue.close()).result()
+            self._runtime.stop()
+
+    def _describe_tables(self) -> list[TableSpec]:
+        """Return the specs of the tables that shard 0 has."""
+        deadline = self._deadline()
+        reply = self._put(0, "Describe", b"", deadline)
+        message = wait_for(reply, deadline=deadline, what="describe")
+        return [spec_of(spec) for spec in parse_small(pb.DescribeReply, message).tables]
+
+    def _put(self, shard: int, method: str, message: bytes, deadline: Deadline) -> Reply:
+        self._check_open()
+        return self._queues[shard].put(method, message, deadline=deadline)
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(self.settings.timeout_s)
+
+    def _check_open(self) -> None:
+        self._runtime.check_process()
+        if self._is_closed:
+            raise RequestError("this client was closed")

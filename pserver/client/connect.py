@@ -1,0 +1,109 @@
+"""Connect: endpoints to a client, or an error that says what is wrong with which of them.
+
+Rooms before and after: ``pserver.connect`` is this; ``pserver.embedded`` brings channels of its
+own to ``make_client``.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from pserver.client.channel import Channel, GrpcChannel
+from pserver.client.client import Client
+from pserver.client.membership import check_cluster
+from pserver.client.runtime import Runtime
+from pserver.client.sendqueue import SendQueue
+from pserver.config import ClientSettings
+from pserver.deadline import Deadline
+from pserver.errors import ClusterError, TransientError, UnavailableError
+from pserver.malloc import keep_large_blocks
+from pserver.transport import split_endpoints
+from pserver.v1 import pserver_pb2 as pb
+from pserver.wire.small import parse_small
+
+_RETRY_S = 0.1  # between two tries of the handshake, while servers start
+
+
+async def _describe(channel: Channel, deadline: Deadline) -> pb.DescribeReply:
+    """Return what a server says of itself; wait for one that is still starting."""
+    while True:
+        try:
+            message = await channel.call("Describe", b"", deadline=deadline)
+        except TransientError as error:
+            if deadline.remaining_s <= _RETRY_S:
+                raise UnavailableError(
+                    f"no pserver answers at {channel.endpoint}; is it running and is the address "
+                    f"right? ({error})"
+                ) from None
+            await asyncio.sleep(_RETRY_S)
+        except ClusterError as error:  # UNIMPLEMENTED: something else listens there
+            raise ClusterError(f"{channel.endpoint} is no pserver: {error}") from None
+        else:
+            return parse_small(pb.DescribeReply, message)
+
+
+async def _handshake(channels: Sequence[Channel], deadline: Deadline) -> list[pb.DescribeReply]:
+    """Ask all servers at once."""
+    return await asyncio.gather(*(_describe(channel, deadline) for channel in channels))
+
+
+def make_client(
+    channels: Callable[[], Sequence[Channel]], *, settings: ClientSettings, connect_s: float
+) -> Client:
+    """Return a client of the shards behind some channels.
+
+    Args:
+        channels: makes them, called on the client's event loop.
+        settings: of the client.
+        connect_s: seconds that the servers get to answer the handshake.
+
+    Raises:
+        PserverError: as ``connect``.
+    """
+    keep_large_blocks()
+    runtime = Runtime()
+
+    async def make() -> list[Channel]:
+        return list(channels())
+
+    opened: list[Channel] = []
+    try:
+        opened = runtime.submit(make()).result()
+        deadline = Deadline.after(connect_s)
+        replies = runtime.submit(_handshake(opened, deadline)).result()
+        shards = check_cluster([channel.endpoint for channel in opened], replies)
+    except BaseException:
+        for channel in opened:
+            runtime.submit(channel.close()).result()
+        runtime.stop()
+        raise
+    queues = [SendQueue(channel, runtime, settings) for channel in opened]
+    return Client(queues, shards, runtime=runtime, settings=settings)
+
+
+def connect(
+    endpoints: str, *, settings: ClientSettings | None = None, connect_s: float = 10.0
+) -> Client:
+    """Connect to the servers of one cluster.
+
+    Sets glibc's malloc of this process to keep large blocks, see ``pserver.malloc``.
+
+    Args:
+        endpoints: ``HOST:PORT,HOST:PORT``, shard 0 first.
+        settings: timeouts and limits.
+        connect_s: seconds to wait for servers that are still starting.
+
+    Returns:
+        A client; close it, or use it as a context manager.
+
+    Raises:
+        ConfigError: an endpoint is no HOST:PORT.
+        UnavailableError: a server does not answer; it is named.
+        ClusterError: the servers are not shards 0, 1, ... of one cluster of this size and wire
+            version; the message names the endpoint, what was expected and what came.
+    """
+    names = split_endpoints(endpoints, where="servers")
+    return make_client(
+        lambda: [GrpcChannel(name) for name in names],
+        settings=settings or ClientSettings(),
+        connect_s=connect_s,
+    )

@@ -1,0 +1,149 @@
+"""What is on its way: a pull whose weights are wanted later, a push that is not waited for.
+
+Rooms before and after: ``Client.start_pull`` and ``start_push`` make these; whoever wants the
+outcome asks them, in the caller's thread.
+"""
+
+import concurrent.futures
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pserver.arrays import RowIds
+from pserver.client.route import Cargo
+from pserver.deadline import Deadline
+from pserver.errors import DeadlineError, InternalError
+from pserver.kernel import rows
+from pserver.v1 import pserver_pb2 as pb
+from pserver.wire import TableRows, parse_pull_reply
+from pserver.wire.small import parse_small
+
+Reply = concurrent.futures.Future[bytes]
+
+
+def wait_for(reply: Reply, *, deadline: Deadline, what: str) -> bytes:
+    """Return a reply's bytes.
+
+    Raises:
+        PserverError: what the delivery ended with.
+        DeadlineError: it had no outcome in time.
+    """
+    try:
+        # The send queue gives up at the deadline; a second more lets its better message come.
+        return reply.result(deadline.remaining_s + 1.0)
+    except concurrent.futures.TimeoutError:
+        raise DeadlineError(f"{what}: no answer before the deadline") from None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPull:
+    """A pull of one or several tables that is on its way.
+
+    Attributes:
+        shapes: (U, dim) of each table.
+        cargoes: what each message asked for, with the future of its reply.
+        deadline: when it is given up.
+    """
+
+    shapes: Sequence[tuple[int, int]]
+    cargoes: Sequence[tuple[Cargo, Reply]]
+    deadline: Deadline
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether every reply is here."""
+        return all(reply.done() for _, reply in self.cargoes)
+
+    def result(self) -> list[NDArray[np.float32]]:
+        """Wait for the weights.
+
+        Returns:
+            For each table (U, dim) float32, in the order of the keys. Where one message brought
+            them all it is a read-only view of that message.
+
+        Raises:
+            PserverError: the first failure among the shards.
+        """
+        answers = [
+            (cargo, self._parse(cargo, wait_for(reply, deadline=self.deadline, what="pull")))
+            for cargo, reply in self.cargoes
+        ]
+        return [self._merge(table_index, answers) for table_index in range(len(self.shapes))]
+
+    def _parse(self, cargo: Cargo, message: bytes) -> list[TableRows]:
+        """Return a reply's blocks, checked against what was asked for."""
+        tables = parse_pull_reply(message)
+        expected = [order.size * self.shapes[index][1] for index, order in cargo.tables]
+        came = [table.weights.size for table in tables]
+        if expected != came:
+            raise InternalError(f"pull: a shard answered with {came} floats, expected {expected}")
+        return tables
+
+    def _merge(
+        self, table_index: int, answers: Sequence[tuple[Cargo, Sequence[TableRows]]]
+    ) -> NDArray[np.float32]:
+        """Put the blocks of one table back into the order of its keys."""
+        count, dim = self.shapes[table_index]
+        blocks: list[tuple[RowIds, NDArray[np.float32]]] = [
+            (order, table.weights)
+            for cargo, tables in answers
+            for (index, order), table in zip(cargo.tables, tables, strict=True)
+            if index == table_index
+        ]
+        if len(blocks) == 1 and blocks[0][0].size == count and _is_in_order(blocks[0][0]):
+            return blocks[0][1].reshape(count, dim)
+        out = np.empty(count * dim, np.float32)
+        for order, block in blocks:
+            rows.put(block, dim, order, out)
+        return out.reshape(count, dim)
+
+
+def _is_in_order(order: RowIds) -> bool:
+    """Return whether positions are 0, 1, 2, ...: one shard's, which routing leaves as they are."""
+    return bool(order.size == 0 or (order[0] == 0 and order[-1] == order.size - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPush:
+    """A push or assign that is on its way.
+
+    Attributes:
+        what: named in an error.
+        replies: the futures of its messages.
+        deadline: when it is given up.
+    """
+
+    what: str
+    replies: Sequence[Reply]
+    deadline: Deadline
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether every shard's outcome is known."""
+        return all(reply.done() for reply in self.replies)
+
+    def result(self) -> int:
+        """Wait until every shard applied its part.
+
+        Returns:
+            The lowest table version that any shard reported after applying; 0 if there was
+            nothing to send.
+
+        Raises:
+            PserverError: the first failure. Other shards may have applied their parts: a step is
+                not atomic across shards.
+        """
+        versions: list[int] = []
+        failure: Exception | None = None
+        for reply in self.replies:
+            try:
+                message = wait_for(reply, deadline=self.deadline, what=self.what)
+            except Exception as error:  # noqa: BLE001 - the first one is raised below
+                failure = failure or error
+                continue
+            versions += parse_small(pb.PushReply, message).versions
+        if failure is not None:
+            raise failure
+        return min(versions, default=0)

@@ -1,0 +1,114 @@
+"""How one process runs: its settings, each with its one default and its range; and the limits.
+
+Rooms before and after: ``cli`` fills these from flags, environment and TOML; ``server.app`` and
+``client`` read them. What a table *is* stands in ``spec``.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pserver.errors import ConfigError, nearest
+
+PART_BYTES_MAX = 4 << 20
+"""A request or reply with larger blocks is cut into parts of at most this size (plus a few hundred
+bytes of names). 4 MiB: four in flight are 16 MiB, and one takes an event loop under 2 ms."""
+
+MESSAGE_BYTES_MAX = PART_BYTES_MAX + (1 << 20)
+"""The most that either side accepts in one message: a part, and room for the names of tables."""
+
+ENDPOINTS_MAX = 1024
+"""Servers of one cluster at most: one partition each."""
+
+
+class Settings(BaseModel):
+    """Base of all settings: frozen, and an unknown name is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def make(cls, where: str, values: dict[str, Any]) -> "Settings":
+        """Build settings from names and values.
+
+        Args:
+            where: named in an error, such as ``--send-queue-size`` or ``job.toml``.
+            values: by field name.
+
+        Raises:
+            ConfigError: a name is unknown (the nearest valid one is shown) or a value is refused.
+        """
+        for name in values:
+            if name not in cls.model_fields:
+                raise ConfigError(
+                    f"{where}: unknown setting {name!r}; {nearest(name, cls.model_fields)}"
+                )
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, where=where)) from error
+
+
+def explain(error: ValidationError, *, where: str) -> str:
+    """Return one line for each refused setting: where, what must hold, what came."""
+    return "; ".join(
+        f"{where}: {'.'.join(str(part) for part in item['loc']) or 'settings'}: {item['msg']}, "
+        f"got {item['input']!r}"
+        for item in error.errors()
+    )
+
+
+class ServeSettings(Settings):
+    """One pserver process."""
+
+    shard: Annotated[int, Field(ge=0, description="index of this shard, from 0")] = 0
+    shards: Annotated[
+        int, Field(ge=1, le=ENDPOINTS_MAX, description="how many shards the cluster has")
+    ] = 1
+    bind: Annotated[str, Field(description="HOST:PORT to listen on; port 0 takes a free one")] = (
+        "127.0.0.1:6170"
+    )
+    metrics_bind: Annotated[
+        str | None, Field(description="HOST:PORT of the Prometheus page; none when not given")
+    ] = None
+    drain_s: Annotated[
+        float,
+        Field(ge=0.0, le=3600.0, description="seconds that calls in flight get after SIGTERM"),
+    ] = 30.0
+    queue_max: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=65536,
+            description="requests that may wait for the owner thread; more are refused for now",
+        ),
+    ] = 256
+    log_level: Annotated[
+        str,
+        Field(pattern="^(debug|info|warning|error)$", description="least level of a log line"),
+    ] = "info"
+
+
+class ClientSettings(Settings):
+    """How a client talks to its servers."""
+
+    timeout_s: Annotated[
+        float,
+        Field(gt=0.0, le=86400.0, description="seconds a call may take, retries included"),
+    ] = 60.0
+    try_timeout_s: Annotated[
+        float, Field(gt=0.0, le=86400.0, description="seconds before one try is given up")
+    ] = 20.0
+    send_queue_size: Annotated[
+        int, Field(ge=1, le=65536, description="requests to one shard that may wait or be open")
+    ] = 32
+    send_queue_bytes: Annotated[
+        int, Field(ge=1, le=1 << 40, description="bytes to one shard that may wait or be open")
+    ] = 64 << 20
+    window: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1024,
+            description="requests to one shard on the wire at once; 1 makes a run reproducible",
+        ),
+    ] = 4

@@ -1,0 +1,62 @@
+"""Embedded mode: shards that live in this process, reached without sockets.
+
+Rooms before and after: the same client as always; its channels call the servicers directly. All
+else is the path of a real cluster, messages included, so this is how tests and one-machine runs
+work.
+"""
+
+from collections.abc import Sequence
+
+from pserver.client.client import Client
+from pserver.client.connect import make_client
+from pserver.config import ClientSettings, ServeSettings
+from pserver.deadline import Deadline
+from pserver.server.servicer import Servicer
+
+
+class InProcessChannel:
+    """A channel to a shard of this process. Used on the client's event loop only."""
+
+    def __init__(self, servicer: Servicer) -> None:
+        """Take the shard; closing the channel closes it."""
+        self.endpoint = f"embedded shard {servicer.shard}"
+        self._servicer = servicer
+
+    async def call(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
+        """Answer one request; see ``Channel.call``."""
+        return await self._servicer.call(method, message)
+
+    async def close(self) -> None:
+        """Close the shard."""
+        self._servicer.close()
+
+
+def make_shards(num_shards: int) -> Sequence[Servicer]:
+    """Return the shards of a cluster, in this process."""
+    queue_max = ServeSettings().queue_max
+    return [
+        Servicer(shard=shard, num_shards=num_shards, queue_max=queue_max)
+        for shard in range(num_shards)
+    ]
+
+
+def embedded(num_shards: int = 2, *, settings: ClientSettings | None = None) -> Client:
+    """Return a client of a cluster inside this process. Closing it drops the tables.
+
+    Args:
+        num_shards: shards, each with a thread of its own.
+        settings: timeouts and limits.
+
+    >>> import numpy as np
+    >>> with embedded(2) as client:
+    ...     _ = client.create_table(TableSpec(name="t", dim=2, optimizer="sgd:lr=1"))
+    ...     _ = client.assign("t", [7], [[1.0, 2.0]])
+    ...     _ = client.push("t", [7, 7], [[0.5, 0.5], [0.25, 0.0]])
+    ...     client.pull("t", [7])
+    array([[0.25, 1.5 ]], dtype=float32)
+    """
+    return make_client(
+        lambda: [InProcessChannel(shard) for shard in make_shards(num_shards)],
+        settings=settings or ClientSettings(),
+        connect_s=10.0,
+    )

@@ -1,0 +1,105 @@
+"""Every error that a caller may see, and who is at fault.
+
+::
+
+    PserverError
+    ├── RequestError             the caller's mistake; never retried
+    │   ├── ConfigError          a setting that cannot work, refused at start
+    │   ├── UnknownTableError    no table of that name
+    │   ├── SpecMismatchError    a table of that name with another spec
+    │   ├── ShapeError           lengths, dtypes or bytes that do not fit
+    │   └── NotFiniteError       NaN or infinity where a number must be
+    ├── TransientError           the world's; the send queue retries until the deadline
+    │   ├── UnavailableError     no connection, or the server is going down
+    │   └── OverloadedError      a queue of the server is full
+    ├── TableFullError           no room for a new row
+    ├── ClusterError             the servers do not form the cluster that was asked for
+    │   └── RestartedError       a server came back without what it held
+    ├── StaleError               a push older than the window in which repeats are known
+    ├── DeadlineError            not answered in time
+    └── InternalError            our own mistake
+
+A message says where, what must hold, what came, and, if it is not plain, what to do.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class PserverError(Exception):
+    """Base of all errors of this package."""
+
+
+class RequestError(PserverError):
+    """The caller's mistake. Nothing was applied; sending it again would fail again."""
+
+
+class ConfigError(RequestError):
+    """A setting that cannot work, refused before anything started."""
+
+
+class UnknownTableError(RequestError):
+    """No table of that name on the shard. Nothing was applied."""
+
+
+class SpecMismatchError(RequestError):
+    """A table of that name exists with another spec. It was left as it is."""
+
+
+class ShapeError(RequestError):
+    """Lengths, dtypes or bytes do not fit together. Nothing was applied."""
+
+
+class NotFiniteError(RequestError):
+    """NaN or infinity in a gradient or weight. The whole message was refused."""
+
+
+class TransientError(PserverError):
+    """The world's failure. The send queue tries again until the deadline."""
+
+
+class UnavailableError(TransientError):
+    """No connection to a server, or it is draining."""
+
+
+class OverloadedError(TransientError):
+    """A queue of the server is full; it did not look at the request."""
+
+
+class TableFullError(PserverError):
+    """No room for a new row: raise ``capacity_max``. Nothing was applied."""
+
+
+class ClusterError(PserverError):
+    """The servers do not form the cluster that was asked for."""
+
+
+class RestartedError(ClusterError):
+    """A server came back as a new process without its tables; the run cannot go on."""
+
+
+class StaleError(PserverError):
+    """A push so old that the server no longer knows whether it was applied. It was refused."""
+
+
+class DeadlineError(PserverError):
+    """Not answered in time. Whether the request was applied is not known."""
+
+
+class InternalError(PserverError):
+    """Our own mistake; the message of the server's exception is kept."""
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Return a hint that ends an error about an unknown name.
+
+    >>> nearest("adagard", ["sgd", "adagrad", "adam"])
+    "did you mean 'adagrad'? Valid: adagrad, adam, sgd"
+    >>> nearest("x", ["sgd"])
+    'valid: sgd'
+    """
+    names = sorted(valid)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}? Valid: {', '.join(names)}"
+    return f"valid: {', '.join(names)}"

@@ -1,0 +1,135 @@
+"""What a shard counts: Prometheus series, and the last ten seconds for ``pserver status``.
+
+Rooms before and after: ``server.servicer`` counts each call; ``server.app`` serves the page.
+Labels are method, code and table, never key, trainer or text, so the number of series is at most
+(methods * codes + tables) of each name.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+RECENT_S = 10.0
+"""How far back the rates and percentiles of ``pserver status`` look."""
+
+_RECENT_MAX = 8192  # calls of one method kept for percentiles: 10 s at 800 a second
+_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """The calls of one method over the last seconds. Seconds are of the server's own time."""
+
+    method: str
+    calls: int
+    errors: int
+    calls_per_s: float
+    p50_s: float
+    p99_s: float
+    max_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A series read when the page is asked for: name without prefix, help, labels and values.
+
+    A name that ends in ``_total`` is a counter, any other a gauge.
+    """
+
+    name: str
+    text: str
+    labels: tuple[str, ...]
+    read: Callable[[], Iterable[tuple[tuple[str, ...], float]]]
+
+
+class _AtScrape(Collector):
+    """Reads series at the moment of a scrape."""
+
+    def __init__(self, series: Iterable[Series]) -> None:
+        self._series = tuple(series)
+
+    def collect(self) -> Iterator[Metric]:
+        for series in self._series:
+            kind = CounterMetricFamily if series.name.endswith("_total") else GaugeMetricFamily
+            family = kind(f"pserver_{series.name}", series.text, labels=series.labels)
+            for labels, value in series.read():
+                family.add_metric(labels, value)
+            yield family
+
+
+class _Method:
+    """Counters of one method."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.errors = 0
+        self.recent: deque[tuple[float, float]] = deque(maxlen=_RECENT_MAX)
+
+
+class Metrics:
+    """The counters of one shard. Owner: the event loop; the rest is read at scrape."""
+
+    def __init__(self, series: Iterable[Series] = ()) -> None:
+        """Make a registry of its own, so that several shards can live in one process."""
+        self.registry = CollectorRegistry()
+        self.registry.register(_AtScrape(series))
+        self._seconds = Histogram(
+            "pserver_request_seconds",
+            "Time from a request's arrival to its answer.",
+            ("method", "code"),
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._received = Counter(
+            "pserver_received_bytes_total", "Request bytes.", ("method",), registry=self.registry
+        )
+        self._sent = Counter(
+            "pserver_sent_bytes_total", "Reply bytes.", ("method",), registry=self.registry
+        )
+        self._methods: dict[str, _Method] = {}
+
+    def count(self, method: str, code: str, *, seconds: float, received: int, sent: int) -> None:
+        """Count one call that was answered.
+
+        Args:
+            method: of the service.
+            code: "OK" or the gRPC code of the error.
+            seconds: from arrival to answer.
+            received: bytes of the request.
+            sent: bytes of the reply, 0 for an error.
+        """
+        self._seconds.labels(method, code).observe(seconds)
+        self._received.labels(method).inc(received)
+        self._sent.labels(method).inc(sent)
+        entry = self._methods.setdefault(method, _Method())
+        entry.calls += 1
+        entry.errors += code != "OK"
+        entry.recent.append((time.monotonic(), seconds))
+
+    def recent(self) -> list[Recent]:
+        """Return each method's calls so far, and its rate and percentiles over RECENT_S."""
+        return [self._recent_of(name, method) for name, method in sorted(self._methods.items())]
+
+    @staticmethod
+    def _recent_of(name: str, method: _Method) -> Recent:
+        now = time.monotonic()
+        calls = [(at, seconds) for at, seconds in method.recent if now - at <= RECENT_S]
+        if not calls:
+            return Recent(name, method.calls, method.errors, 0.0, 0.0, 0.0, 0.0)
+        # A full deque reaches back less than RECENT_S.
+        span = now - calls[0][0] if len(calls) == _RECENT_MAX else RECENT_S
+        ordered = sorted(seconds for _, seconds in calls)
+        return Recent(
+            method=name,
+            calls=method.calls,
+            errors=method.errors,
+            calls_per_s=len(calls) / max(span, 1e-3),
+            p50_s=ordered[len(ordered) // 2],
+            p99_s=ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))],
+            max_s=ordered[-1],
+        )

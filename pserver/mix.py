@@ -1,0 +1,63 @@
+"""The hash of a key and the prefetch instruction: what every hot loop shares.
+
+Rooms before and after: ``placement`` says which bits of the hash choose a partition;
+``hashmap``, ``rows`` and ``initializer`` loop over keys with what is here.
+
+What always holds:
+    * ``mix64`` is a bijection of uint64, so distinct keys keep distinct hashes.
+    * Nothing here allocates or raises.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_SHIFT_A = np.uint64(30)
+_SHIFT_B = np.uint64(27)
+_SHIFT_C = np.uint64(31)
+_MUL_A = np.uint64(0xBF58476D1CE4E5B9)
+_MUL_B = np.uint64(0x94D049BB133111EB)
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 divided by the golden ratio: SplitMix64's increment."""
+
+
+@njit(nogil=True, cache=True, inline="always")
+def mix64(key: np.uint64) -> np.uint64:
+    """Return the SplitMix64 finalizer of one key.
+
+    Source:
+        Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
+    """
+    x = np.uint64(key)
+    x = (x ^ (x >> _SHIFT_A)) * _MUL_A
+    x = (x ^ (x >> _SHIFT_B)) * _MUL_B
+    return x ^ (x >> _SHIFT_C)
+
+
+@intrinsic
+def prefetch(_typing_context: Any, array: Any, index: Any) -> Any:
+    """Ask the processor to load ``array[index]`` (1-D) into its caches; changes nothing.
+
+    An index outside the array is harmless: a prefetch never faults.
+    """
+    signature = types.void(array, index)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        array_type, index_type = sig.args
+        struct = context.make_array(array_type)(context, builder, args[0])
+        position = context.cast(builder, args[1], index_type, types.intp)
+        pointer = builder.gep(struct.data, [position])
+        pointer = builder.bitcast(pointer, cgutils.voidptr_t)
+        int32 = ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, int32, int32, int32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        # (pointer, read, keep in all cache levels, data)
+        builder.call(function, [pointer, int32(0), int32(3), int32(1)])
+        return context.get_dummy_value()
+
+    return signature, codegen

@@ -1,0 +1,1 @@
+"""The server side of a shard: event loop, owner thread, memory of applied pushes."""

@@ -1,0 +1,155 @@
+"""One pserver process: puts the parts together, listens, and drains.
+
+Rooms before and after: ``cli`` brings settings; behind the port is ``servicer``.
+
+Life: kernels are compiled or loaded, the port is opened, health says SERVING. The first SIGTERM
+or SIGINT drains: health says NOT_SERVING, new requests are refused as unavailable, calls in
+flight finish, exit 0. A second signal ends the process at once. Both work as process 1 of a
+container.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import start_http_server
+
+from pserver.config import ServeSettings
+from pserver.errors import ConfigError
+from pserver.malloc import keep_large_blocks
+from pserver.server.servicer import METHODS, Servicer
+from pserver.status import ERROR_KEY, to_status
+from pserver.table.sparse import warmup
+from pserver.transport import SERVICE, server_options, split_endpoint
+
+log = structlog.get_logger(__name__)
+
+SECOND_SIGNAL_EXIT = 130
+"""Exit status when a second signal cut the drain short."""
+
+Handler = Callable[[bytes, "grpc.aio.ServicerContext[bytes, bytes]"], Awaitable[bytes]]
+
+
+def _handler(servicer: Servicer, method: str) -> Handler:
+    """Return the function that gRPC calls for a method."""
+
+    async def handle(message: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
+        try:
+            return await servicer.call(method, message)
+        except Exception as error:
+            code, text, name = to_status(error)
+            if name == "InternalError":
+                log.exception("request failed by our own mistake", method=method)
+            await context.abort(code, text, ((ERROR_KEY, name),))
+
+    return handle
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A server that listens: its parts and the port it got."""
+
+    server: grpc.aio.Server
+    health: health.aio.HealthServicer
+    port: int
+
+
+async def listen(servicer: Servicer, *, bind: str) -> Listening:
+    """Open the port and serve.
+
+    Args:
+        servicer: answers.
+        bind: HOST:PORT; port 0 takes a free one.
+
+    Raises:
+        ConfigError: the port is taken or not ours to open; the message names it.
+    """
+    split_endpoint(bind, where="--bind")
+    server = grpc.aio.server(options=server_options())
+    handlers = {
+        name: grpc.unary_unary_rpc_method_handler(_handler(servicer, name)) for name in METHODS
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflection.enable_server_reflection(
+        (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+    )
+    try:
+        port = server.add_insecure_port(bind)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"--bind {bind}: cannot listen there: the port is taken or not allowed ({error})"
+        ) from error
+    await server.start()
+    for name in ("", SERVICE):
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    return Listening(server, health_servicer, port)
+
+
+async def drain(servicer: Servicer, listening: Listening, *, drain_s: float) -> None:
+    """Refuse new work, finish what is in, then close.
+
+    Args:
+        servicer: of the shard.
+        listening: its server.
+        drain_s: seconds that calls in flight get.
+    """
+    servicer.is_draining = True
+    await listening.health.enter_graceful_shutdown()
+    await listening.server.stop(drain_s)
+    servicer.close()
+
+
+def _start_metrics(servicer: Servicer, bind: str) -> None:
+    """Serve the Prometheus page from a thread of its own."""
+    host, port = split_endpoint(bind, where="--metrics-bind")
+    try:
+        start_http_server(port, host, registry=servicer.metrics.registry)
+    except OSError as error:
+        raise ConfigError(f"--metrics-bind {bind}: cannot listen there: {error}") from error
+
+
+async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> None:
+    """Run one pserver until a signal ends it.
+
+    Args:
+        settings: of the process.
+        announce: is given the one line that says where the shard listens, once it is ready.
+
+    Raises:
+        ConfigError: a setting cannot work; nothing was started.
+    """
+    keep_large_blocks()
+    log.info("starting", **settings.model_dump())
+    servicer = Servicer(
+        shard=settings.shard, num_shards=settings.shards, queue_max=settings.queue_max
+    )
+    warmup()
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signals.put_nowait, number)
+    if settings.metrics_bind is not None:
+        _start_metrics(servicer, settings.metrics_bind)
+    listening = await listen(servicer, bind=settings.bind)
+    host, _ = split_endpoint(settings.bind, where="--bind")
+    announce(f"shard {settings.shard} of {settings.shards} ready on {host}:{listening.port}")
+
+    number = await signals.get()
+    log.info("draining", signal=signal.Signals(number).name, drain_s=settings.drain_s)
+    closing = asyncio.ensure_future(drain(servicer, listening, drain_s=settings.drain_s))
+    second = asyncio.ensure_future(signals.get())
+    await asyncio.wait((closing, second), return_when=asyncio.FIRST_COMPLETED)
+    if not closing.done():
+        log.warning("second signal: calls in flight are cut off")
+        os._exit(SECOND_SIGNAL_EXIT)
+    second.cancel()
+    await closing
+    log.info("drained")

@@ -1,0 +1,218 @@
+"""What a shard answers: bytes in, bytes out, whatever carried them.
+
+Rooms before and after: ``app`` puts gRPC in front of ``call``, ``embedded`` calls it in process;
+behind it are the owner thread (``executor``), the memory of applied pushes (``once``) and the
+tables.
+
+What always holds:
+    * Only the owner thread parses large messages and touches tables.
+    * A message with several tables is checked whole before any of it is applied.
+    * A request meant for another incarnation of this server, or for another shard's keys, is
+      refused before it is looked at.
+"""
+
+import secrets
+import time
+from collections.abc import Callable
+
+from pserver.arrays import Floats, Keys
+from pserver.errors import ClusterError, RestartedError, ShapeError, UnavailableError
+from pserver.metrics import Metrics
+from pserver.placement import first_foreign, partitions_of_shard
+from pserver.server.executor import Executor
+from pserver.server.once import Once
+from pserver.server.report import Report, Tallies, describe, series, stats
+from pserver.status import to_status
+from pserver.table.registry import Registry
+from pserver.table.sparse import SparseTable
+from pserver.v1 import pserver_pb2 as pb
+from pserver.wire import TablePush, build_pull_reply, parse_pull, parse_push
+from pserver.wire.small import parse_small, proto_of, spec_of
+
+METHODS = ("Describe", "CreateTable", "Pull", "Push", "Assign", "Stats")
+"""Every method of the service."""
+
+
+class Servicer:
+    """One shard. Public methods run on the event loop; ``_on_...`` run in the owner thread."""
+
+    def __init__(self, *, shard: int, num_shards: int, queue_max: int) -> None:
+        """Begin without tables.
+
+        Args:
+            shard: index of this shard.
+            num_shards: of the cluster.
+            queue_max: requests that may wait for the owner thread.
+
+        Raises:
+            ClusterError: ``shard`` is not in [0, num_shards).
+        """
+        if not 0 <= shard < num_shards:
+            raise ClusterError(
+                f"shard must be in [0, {num_shards - 1}] for a cluster of {num_shards}, got {shard}"
+            )
+        self.shard = shard
+        self.num_shards = num_shards
+        self.incarnation = secrets.randbits(63) | 1  # never 0, which means "any"
+        self.is_draining = False
+        self._partitions = partitions_of_shard(shard, num_shards)
+        self._executor = Executor(name=f"shard-{shard}", queue_max=queue_max)
+        self._registry = Registry()
+        self._once = Once()
+        self._tallies = Tallies()
+        self._started_s = time.monotonic()
+        self.metrics = Metrics(series(self._report))
+        self._work: dict[str, Callable[[bytes], bytes]] = {
+            "Describe": self._on_describe,
+            "CreateTable": self._on_create_table,
+            "Pull": self._on_pull,
+            "Push": self._on_push,
+            "Assign": self._on_assign,
+        }
+
+    async def call(self, method: str, message: bytes) -> bytes:
+        """Answer one request.
+
+        Args:
+            method: one of ``METHODS``.
+            message: the request's bytes.
+
+        Returns:
+            The reply's bytes.
+
+        Raises:
+            PserverError: as the method's errors are; nothing was applied.
+        """
+        begin = time.perf_counter()
+        code, sent = "OK", 0
+        try:
+            if method == "Stats":  # answered even while the owner thread is busy
+                reply = stats(self._report(), self.metrics.recent()).SerializeToString()
+            elif self.is_draining and method != "Describe":
+                raise UnavailableError(f"shard {self.shard} is draining: it takes no new requests")
+            else:
+                work = self._work[method]
+                reply = await self._executor.run(lambda: work(message))
+            sent = len(reply)
+        except Exception as error:
+            code = to_status(error)[0].name
+            raise
+        finally:
+            self.metrics.count(
+                method,
+                code,
+                seconds=time.perf_counter() - begin,
+                received=len(message),
+                sent=sent,
+            )
+        return reply
+
+    def close(self) -> None:
+        """Finish what waits for the owner thread, and end it."""
+        self._executor.close()
+
+    # --- in the owner thread ------------------------------------------------------------------
+
+    def _on_describe(self, message: bytes) -> bytes:
+        parse_small(pb.DescribeRequest, message)
+        return describe(self._report()).SerializeToString()
+
+    def _on_create_table(self, message: bytes) -> bytes:
+        request = parse_small(pb.CreateTableRequest, message)
+        self._check_incarnation(request.incarnation)
+        table = self._registry.create(spec_of(request.spec))
+        return pb.CreateTableReply(spec=proto_of(table.spec)).SerializeToString()
+
+    def _on_pull(self, message: bytes) -> bytes:
+        request = parse_pull(message)
+        self._check_incarnation(request.incarnation)
+        tables = [self._registry.get(part.table) for part in request.tables]
+        for part in request.tables:
+            self._check_keys(part.table, part.keys)
+        pairs = list(zip(request.tables, tables, strict=True))
+        reply, blocks = build_pull_reply(
+            [(table.version, part.keys.size * table.spec.dim) for part, table in pairs]
+        )
+        for (part, table), block in zip(pairs, blocks, strict=True):
+            if part.create:
+                table.pull(part.keys, block)
+            else:
+                table.peek(part.keys, block)
+            self._tallies.keys_pulled[part.table] += part.keys.size
+        return reply
+
+    def _on_push(self, message: bytes) -> bytes:
+        return self._apply(message, SparseTable.check_push, _push)
+
+    def _on_assign(self, message: bytes) -> bytes:
+        return self._apply(message, SparseTable.check_assign, _assign)
+
+    def _apply(
+        self,
+        message: bytes,
+        check: Callable[[SparseTable, Keys, Floats], None],
+        apply: Callable[[SparseTable, TablePush], None],
+    ) -> bytes:
+        """Check every table's part, then apply them all, once."""
+        request = parse_push(message)
+        self._check_incarnation(request.incarnation)
+        names = [part.table for part in request.tables]
+        if len(set(names)) < len(names):
+            raise ShapeError(f"a push names each table once, got {names}")
+        tables = [self._registry.get(name) for name in names]
+        is_duplicate = self._once.is_applied(request.push_id)
+        if is_duplicate:
+            self._tallies.pushes_duplicate += 1
+        else:
+            for table, part in zip(tables, request.tables, strict=True):
+                self._check_keys(part.table, part.keys)
+                check(table, part.keys, part.values)
+            for table, part in zip(tables, request.tables, strict=True):
+                apply(table, part)
+                table.version += not request.more
+                self._tallies.keys_pushed[part.table] += part.keys.size
+                self._tallies.occurrences_pushed[part.table] += int(part.counts.sum())
+            self._once.mark(request.push_id)
+            self._tallies.pushes_applied += 1
+        versions = [table.version for table in tables]
+        return pb.PushReply(duplicate=is_duplicate, versions=versions).SerializeToString()
+
+    def _check_incarnation(self, incarnation: int) -> None:
+        """Refuse a request that was meant for the process that ran here before."""
+        if incarnation not in (0, self.incarnation):
+            raise RestartedError(
+                f"shard {self.shard} was restarted: it has no rows of the process that the client "
+                "connected to; start the run again"
+            )
+
+    def _check_keys(self, table: str, keys: Keys) -> None:
+        """Refuse keys of another shard: the sender has another idea of the cluster."""
+        position = first_foreign(keys, *self._partitions)
+        if position >= 0:
+            raise ClusterError(
+                f"table {table!r}: key {keys[position]} does not belong to shard {self.shard} of "
+                f"{self.num_shards}; the sender counts shards differently"
+            )
+
+    def _report(self) -> Report:
+        """Return where the shard's facts are read from."""
+        return Report(
+            shard=self.shard,
+            num_shards=self.num_shards,
+            incarnation=self.incarnation,
+            state="draining" if self.is_draining else "ready",
+            tables=list(self._registry),
+            tallies=self._tallies,
+            queued=self._executor.queued,
+            started_s=self._started_s,
+        )
+
+
+def _push(table: SparseTable, part: TablePush) -> None:
+    """Apply the gradients that came for one table."""
+    table.push(part.keys, part.values)
+
+
+def _assign(table: SparseTable, part: TablePush) -> None:
+    """Write the weights that came for one table."""
+    table.assign(part.keys, part.values)

@@ -1,0 +1,118 @@
+"""What a table *is*: the spec that every client and every shard agree on.
+
+Rooms before and after: a user writes a spec; ``client`` sends it in CreateTable;
+``table.registry`` makes the table, or refuses a spec that differs.
+
+A rule (optimizer or initializer) is one short text, the same on a command line, in TOML and on
+the wire: ``adagrad:lr=0.05,state=row``.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pserver.errors import ConfigError
+
+DIM_MAX = 4096
+"""Floats a row sees at most: 16 KiB of weights, so that a part of 4 MiB holds 200 rows."""
+
+ROWS_MAX = 2**31 - 1
+"""Rows of a table on one shard at most."""
+
+TABLES_MAX = 256
+"""Tables of one shard at most; each has its own series in the metrics."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A parsed rule: its name and the options that were written, as text."""
+
+    name: str
+    options: Mapping[str, str]
+
+
+def parse_rule(text: str, *, where: str) -> Rule:
+    """Split ``name:option=value,...`` without judging the names.
+
+    Args:
+        text: the rule as written.
+        where: what the error names, such as ``--optimizer``.
+
+    Raises:
+        ConfigError: the text does not have that form.
+
+    >>> parse_rule("adagrad:lr=0.05,state=row", where="x")
+    Rule(name='adagrad', options={'lr': '0.05', 'state': 'row'})
+    """
+    name, colon, rest = text.strip().partition(":")
+    options: dict[str, str] = {}
+    for item in rest.split(",") if colon else ():
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not key or not equals or not value:
+            raise ConfigError(
+                f"{where}: must look like name:option=value,option=value, got {text!r}"
+            )
+        if key in options:
+            raise ConfigError(f"{where}: option {key!r} is given twice in {text!r}")
+        options[key] = value
+    if not name:
+        raise ConfigError(f"{where}: must begin with a rule's name, got {text!r}")
+    return Rule(name, options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpec:
+    """A table's spec; two are the same table if and only if all fields agree.
+
+    Attributes:
+        name: 1 to 64 letters, digits, ``_ . -``.
+        dim: floats of weights a row, 1 to 4096.
+        optimizer: the rule that a push applies, see ``pserver optimizers``.
+        initializer: the rule of first weights: zeros, constant, uniform, normal,
+            truncated_normal.
+        seed: what first weights depend on, with the table's name and the key.
+        capacity_max: rows a shard holds at most; address space, not memory, is reserved for them.
+    """
+
+    name: str
+    dim: int
+    optimizer: str = "adagrad:lr=0.05"
+    initializer: str = "uniform:low=-0.01,high=0.01"
+    seed: int = 0
+    capacity_max: int = 2**28
+
+    def __post_init__(self) -> None:
+        """Refuse a field that is out of range."""
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(
+                "table name must be 1 to 64 letters, digits or _ . - and begin with a letter "
+                f"or digit, got {self.name!r}"
+            )
+        for field, low, high in (
+            ("dim", 1, DIM_MAX),
+            ("seed", 0, 2**64 - 1),
+            ("capacity_max", 1, ROWS_MAX),
+        ):
+            value = getattr(self, field)
+            if not isinstance(value, int) or not low <= value <= high:
+                raise ConfigError(
+                    f"table {self.name!r}: {field} must be an integer in [{low}, {high}], "
+                    f"got {value!r}"
+                )
+
+    def difference(self, other: "TableSpec") -> str:
+        """Return the fields in which two specs differ, as ``field: mine, theirs``.
+
+        >>> TableSpec(name="t", dim=4).difference(TableSpec(name="t", dim=8))
+        'dim: 4 against 8'
+        """
+        pairs = (
+            (field.name, getattr(self, field.name), getattr(other, field.name))
+            for field in dataclasses.fields(self)
+        )
+        return "; ".join(
+            f"{name}: {mine} against {its}" for name, mine, its in pairs if mine != its
+        )

@@ -1,0 +1,1 @@
+"""Tables: what a shard holds. The owner thread alone comes in here; no network, no torch."""

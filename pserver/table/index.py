@@ -1,0 +1,120 @@
+"""The index of a table: which row id a key has.
+
+Rooms before and after: ``sparse`` looks keys up; ``kernel.hashmap`` holds the loops and says how
+the arrays are laid out.
+
+What always holds: see ``kernel.hashmap``; ``check`` asserts it. Owner: the shard's owner thread.
+"""
+
+import numpy as np
+
+from pserver.arrays import Heads, Keys, RowIds, Words
+from pserver.kernel import hashmap
+from pserver.placement import NUM_PARTITIONS, partition_of
+from pserver.table.slab import Mapping
+
+_BUCKETS_PER_ROW_MAX = 8
+"""A region is at least 1/4 full after it doubled (4 buckets a row), and all the regions left
+behind add up to less than the live ones (twice 4). Address space only: their pages went back."""
+
+
+class Index:
+    """Open addressing over 1024 partitions that grow one at a time."""
+
+    def __init__(self, rows_max: int, free_rows: RowIds, *, table: str) -> None:
+        """Reserve address space for ``rows_max`` rows and open the partitions.
+
+        Args:
+            rows_max: rows at most; the caller keeps to it.
+            free_rows: (rows_max,) the slab's free list.
+            table: named in an error.
+        """
+        smallest = NUM_PARTITIONS * hashmap.BUCKETS_MIN * 4
+        buckets_max = max(smallest, _BUCKETS_PER_ROW_MAX * rows_max + smallest)
+        self._mapping = Mapping(2 * buckets_max, np.uint64, what=f"table {table!r}")
+        self._buckets: Words = self._mapping.array
+        self._free_rows = free_rows
+        self._heads: Heads = np.zeros((NUM_PARTITIONS, 4), np.int64)
+        self._counters: RowIds = np.zeros(hashmap.COUNTERS, np.int64)
+        hashmap.open_partitions(self._heads, self._counters)
+
+    @property
+    def num_rows(self) -> int:
+        """Return the rows alive."""
+        return int(self._counters[hashmap.ROWS])
+
+    @property
+    def num_rows_touched(self) -> int:
+        """Return how many row ids were ever handed out: the slab's high-water mark."""
+        return int(self._counters[hashmap.NEXT_ROW])
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes of the live regions."""
+        return int(self._counters[hashmap.LIVE_BUCKETS]) * 16
+
+    def find(self, keys: Keys, row_ids: RowIds) -> int:
+        """Write the row id of each key, or -1, and return how many were missing."""
+        return hashmap.find(self._buckets, self._heads, keys, row_ids)
+
+    def find_or_insert(self, keys: Keys, row_ids: RowIds, created: RowIds) -> int:
+        """Write the row id of each key, new ones included, and return how many are new.
+
+        Args:
+            keys: (U,) uint64, repeats allowed.
+            row_ids: (U,) int64, written.
+            created: (U,) int64, written: the positions of the keys whose row is new.
+        """
+        num_created = hashmap.find_or_insert(
+            self._buckets,
+            self._heads,
+            self._counters,
+            self._free_rows,
+            keys,
+            row_ids,
+            created,
+        )
+        self._give_back()
+        return num_created
+
+    def erase(self, keys: Keys) -> int:
+        """Remove each key that is there, and return how many were."""
+        return hashmap.erase(self._buckets, self._heads, self._counters, self._free_rows, keys)
+
+    def entries(self, partition: int) -> tuple[Keys, RowIds]:
+        """Return the keys and row ids of a partition, in no order."""
+        count = int(self._heads[partition, hashmap.SIZE])
+        keys, row_ids = np.empty(count, np.uint64), np.empty(count, np.int64)
+        hashmap.entries(self._buckets, self._heads, partition, keys, row_ids)
+        return keys, row_ids
+
+    def _give_back(self) -> None:
+        """Return the pages of regions that partitions left to the system."""
+        num_left = int(self._counters[hashmap.NUM_LEFT])
+        for i in range(num_left):
+            position = hashmap.LEFT + 2 * i
+            first, count = (int(word) for word in self._counters[position : position + 2])
+            self._mapping.give_back(2 * first, 2 * count)
+        self._counters[hashmap.NUM_LEFT] = 0
+
+    def check(self) -> None:
+        """Assert every invariant; a programmer's tool, linear in the size of the index."""
+        heads, counters = self._heads, self._counters
+        assert counters[hashmap.NUM_LEFT] == 0
+        assert np.all(heads[:, hashmap.SIZE] <= heads[:, hashmap.LIMIT])
+        assert heads[:, hashmap.SIZE].sum() == self.num_rows
+        assert (heads[:, hashmap.MASK] + 1).sum() * 16 == self.num_bytes
+        starts = np.sort(heads[:, hashmap.OFFSET])
+        assert starts[-1] < counters[hashmap.NEXT_BUCKET] <= self._buckets.size // 2
+        free = self._free_rows[: counters[hashmap.FREE_ROWS]]
+        seen = [free]
+        for partition in range(NUM_PARTITIONS):
+            keys, row_ids = self.entries(partition)
+            keys.flags.writeable = False
+            assert np.all(partition_of(keys) == partition)
+            found = np.empty(keys.size, np.int64)
+            assert self.find(keys, found) == 0
+            assert np.array_equal(found, row_ids)
+            seen.append(row_ids)
+        row_ids = np.sort(np.concatenate(seen))
+        assert np.array_equal(row_ids, np.arange(self.num_rows_touched))

@@ -1,0 +1,284 @@
+"""A sparse table: named rows for an open key space, on one shard.
+
+Rooms before and after: ``server.servicer`` calls this in the shard's owner thread with arrays
+that view the message; ``index`` and ``slab`` hold the data; ``kernel`` does the loops.
+
+What always holds:
+    * A call either happens whole or raises and changes nothing.
+    * ``version`` counts applied pushes; ``epoch`` is stamped on every row that changes.
+    * A pull that must not create changes nothing at all.
+Owner: the shard's owner thread.
+"""
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pserver.arrays import Floats, Keys, RowIds
+from pserver.errors import NotFiniteError, ShapeError, TableFullError
+from pserver.kernel import initializer as first
+from pserver.kernel import rows
+from pserver.spec import TableSpec
+from pserver.table.index import Index
+from pserver.table.initializer import make_initializer
+from pserver.table.optimizer import RULES, make_optimizer
+from pserver.table.slab import Slab
+
+T = TypeVar("T", bound=np.generic)
+
+
+def _read_only(array: NDArray[T]) -> NDArray[T]:
+    """Return a view that cannot be written to.
+
+    Arrays that view a message are read-only, and numba compiles a kernel once for each kind of
+    array: with every input read-only, one version serves messages and other callers alike.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+class SparseTable:
+    """Rows of ``dim`` weights and optimizer state, one for each key that was ever created.
+
+    Attributes:
+        spec: what the table is, every rule spelled out.
+        version: applied pushes.
+        epoch: 1 and up; each row remembers the epoch in which it last changed.
+    """
+
+    def __init__(self, spec: TableSpec) -> None:
+        """Reserve address space; no memory is taken until rows come.
+
+        Raises:
+            ConfigError: a rule of the spec is unknown, or the system refused the address space.
+        """
+        self.spec = spec
+        self.version = 0
+        self.epoch = 1
+        self._optimizer = make_optimizer(spec.optimizer, dim=spec.dim)
+        self._initializer = make_initializer(spec.initializer, table=spec.name, seed=spec.seed)
+        self._first_state = np.array([self._optimizer.first_state])
+        stride = spec.dim + self._optimizer.state_dim
+        self._slab = Slab(spec.capacity_max, stride, table=spec.name)
+        self._index = Index(spec.capacity_max, self._slab.free_rows, table=spec.name)
+        self._compile()
+
+    @property
+    def num_rows(self) -> int:
+        """Return the rows alive."""
+        return self._index.num_rows
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes of a row in the slab: weights, state and epoch."""
+        return 4 * self._slab.stride + 4
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes in use: rows ever touched, and the index."""
+        return self._index.num_rows_touched * self.row_bytes + self._index.num_bytes
+
+    def pull(self, keys: Keys, out: Floats) -> None:
+        """Write the weights of each key, creating rows with first weights where there are none.
+
+        Args:
+            keys: (U,) uint64, repeats allowed.
+            out: (U * dim,) float32, written.
+
+        Raises:
+            TableFullError: no room for the new rows; nothing was created or written.
+        """
+        row_ids = self._rows_for(keys)
+        rows.gather(self._slab.rows, self._slab.stride, self.spec.dim, row_ids, out)
+
+    def peek(self, keys: Keys, out: Floats) -> None:
+        """Write the weights of each key and change nothing.
+
+        A key without a row reads as the first weights that it would get.
+
+        Args:
+            keys: (U,) uint64, repeats allowed.
+            out: (U * dim,) float32, written.
+        """
+        keys = _read_only(keys)
+        row_ids = np.empty(keys.size, np.int64)
+        missing = self._index.find(keys, row_ids)
+        rows.gather(self._slab.rows, self._slab.stride, self.spec.dim, row_ids, out)
+        if missing:
+            where = np.flatnonzero(row_ids < 0)
+            self._write_first(keys, where, where, stride=self.spec.dim, state_dim=0, out=out)
+
+    def check_push(self, keys: Keys, grads: Floats) -> None:
+        """Refuse a push that ``push`` could not apply whole.
+
+        Args:
+            keys: (U,) uint64.
+            grads: (U * dim,) float32.
+
+        Raises:
+            ShapeError: the lengths disagree.
+            NotFiniteError: a gradient is NaN or infinite; the key is named.
+            TableFullError: there is no room for the new rows.
+        """
+        self._check_block("push", keys, grads)
+        self._check_room(keys)
+
+    def push(self, keys: Keys, grads: Floats) -> None:
+        """Apply one optimizer step to the row of each key, creating rows where there are none.
+
+        Repeated keys are summed first. The caller has called ``check_push``.
+
+        Args:
+            keys: (U,) uint64, repeats allowed.
+            grads: (U * dim,) float32, finite.
+        """
+        grads = _read_only(grads)
+        row_ids = self._rows_for(keys)
+        if rows.first_repeat(self._slab.marks, row_ids) >= 0:
+            distinct, inverse = np.unique(row_ids, return_inverse=True)
+            summed = np.zeros(distinct.size * self.spec.dim, np.float32)
+            rows.sum_repeats(inverse.astype(np.int64), grads, self.spec.dim, summed)
+            row_ids, grads = distinct, _read_only(summed)
+        self._optimizer.kernel(
+            self._slab.rows,
+            self._slab.stride,
+            self.spec.dim,
+            row_ids,
+            grads,
+            self._optimizer.options,
+            self._optimizer.kernel_table,
+        )
+        rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
+
+    def check_assign(self, keys: Keys, weights: Floats) -> None:
+        """Refuse weights that ``assign`` could not write whole, as ``check_push`` does."""
+        self._check_block("assign", keys, weights)
+        self._check_room(keys)
+
+    def assign(self, keys: Keys, weights: Floats) -> None:
+        """Write weights as they are, creating rows where there are none; state stays.
+
+        The caller has called ``check_assign``.
+
+        Args:
+            keys: (U,) uint64; of repeats the last one counts.
+            weights: (U * dim,) float32, finite.
+        """
+        row_ids = self._rows_for(keys)
+        rows.assign(self._slab.rows, self._slab.stride, self.spec.dim, row_ids, _read_only(weights))
+        rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
+
+    def erase(self, keys: Keys) -> int:
+        """Remove each key that has a row, and return how many had one.
+
+        Freed row ids are used again; a key that comes back begins with first weights and state.
+        """
+        return self._index.erase(_read_only(keys))
+
+    def check(self) -> None:
+        """Assert every invariant of the table; linear in its size."""
+        self._index.check()
+        assert not self._slab.marks.any()
+        touched = self._index.num_rows_touched
+        assert touched <= self.spec.capacity_max
+        assert np.all(self._slab.epochs[:touched] <= self.epoch)
+        assert np.all(np.isfinite(self._slab.rows[: touched * self._slab.stride]))
+
+    def _compile(self) -> None:
+        """Run every kernel of this table on nothing, so that no request waits for a compiler."""
+        keys, values = np.empty(0, np.uint64), np.empty(0, np.float32)
+        nowhere = np.empty(0, np.int64)
+        dim = self.spec.dim
+        self.check_push(keys, values)
+        self.push(keys, values)
+        self.assign(keys, values)
+        self.pull(keys, values)
+        self.peek(keys, values)
+        self.erase(keys)
+        rows.sum_repeats(nowhere, _read_only(values), dim, values)
+        self._write_first(_read_only(keys), nowhere, nowhere, stride=dim, state_dim=0, out=values)
+
+    def _rows_for(self, keys: Keys) -> RowIds:
+        """Return the row id of each key; new rows have their first weights and state."""
+        keys = _read_only(keys)
+        self._check_room(keys)
+        row_ids = np.empty(keys.size, np.int64)
+        created = np.empty(keys.size, np.int64)
+        num_created = self._index.find_or_insert(keys, row_ids, created)
+        if num_created:
+            where = created[:num_created]
+            slab, state_dim = self._slab, self._optimizer.state_dim
+            new_rows = row_ids[where]
+            self._write_first(
+                keys, where, new_rows, stride=slab.stride, state_dim=state_dim, out=slab.rows
+            )
+            rows.stamp(slab.epochs, new_rows, np.uint32(self.epoch))
+        return row_ids
+
+    def _write_first(
+        self,
+        keys: Keys,
+        where: RowIds,
+        targets: RowIds,
+        *,
+        stride: int,
+        state_dim: int,
+        out: Floats,
+    ) -> None:
+        """Write first weights for ``keys[where]`` into the rows ``targets`` of ``out``."""
+        rule = self._initializer
+        first.first_weights(
+            rule.seed,
+            rule.kind,
+            rule.options,
+            keys,
+            where,
+            targets,
+            stride,
+            self.spec.dim,
+            state_dim,
+            self._first_state,
+            out,
+        )
+
+    def _check_block(self, verb: str, keys: Keys, values: Floats) -> None:
+        """Refuse a block of values that does not fit the keys, or is not finite."""
+        name, dim = self.spec.name, self.spec.dim
+        if values.size != keys.size * dim:
+            raise ShapeError(
+                f"{verb} {name!r}: {keys.size} keys of dim {dim} need {keys.size * dim} float32, "
+                f"got {values.size}"
+            )
+        bad = rows.first_not_finite(_read_only(values))
+        if bad >= 0:
+            raise NotFiniteError(
+                f"{verb} {name!r}: value {bad % dim} of key {keys[bad // dim]} is {values[bad]}, "
+                "must be finite; the whole message was refused"
+            )
+
+    def _check_room(self, keys: Keys) -> None:
+        """Refuse keys whose new rows would not fit."""
+        room = self.spec.capacity_max - self.num_rows
+        if keys.size <= room:
+            return
+        row_ids = np.empty(keys.size, np.int64)
+        self._index.find(_read_only(keys), row_ids)
+        missing = np.unique(keys[row_ids < 0]).size
+        if missing > room:
+            raise TableFullError(
+                f"table {self.spec.name!r}: {missing} new rows needed, room for {room} of "
+                f"capacity_max {self.spec.capacity_max} on this shard; raise capacity_max, "
+                "or add shards"
+            )
+
+
+def warmup() -> None:
+    """Compile the kernels of every rule in its default form, or load them from numba's cache.
+
+    A table of any dim needs nothing more: kernels take the dim as a number. Another form of a
+    rule is compiled when its table is made.
+    """
+    for name in RULES:
+        SparseTable(TableSpec(name="warmup", dim=1, optimizer=name, capacity_max=1))

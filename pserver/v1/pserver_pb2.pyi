@@ -1,0 +1,197 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TableSpec(_message.Message):
+    __slots__ = ("name", "dim", "optimizer", "initializer", "seed", "capacity_max")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    INITIALIZER_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_MAX_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dim: int
+    optimizer: str
+    initializer: str
+    seed: int
+    capacity_max: int
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[str] = ..., initializer: _Optional[str] = ..., seed: _Optional[int] = ..., capacity_max: _Optional[int] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeReply(_message.Message):
+    __slots__ = ("wire_version", "package_version", "shard_index", "num_shards", "incarnation", "num_partitions", "placement_version", "state", "tables")
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PACKAGE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SHARD_INDEX_FIELD_NUMBER: _ClassVar[int]
+    NUM_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NUM_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    wire_version: int
+    package_version: str
+    shard_index: int
+    num_shards: int
+    incarnation: int
+    num_partitions: int
+    placement_version: int
+    state: str
+    tables: _containers.RepeatedCompositeFieldContainer[TableSpec]
+    def __init__(self, wire_version: _Optional[int] = ..., package_version: _Optional[str] = ..., shard_index: _Optional[int] = ..., num_shards: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_partitions: _Optional[int] = ..., placement_version: _Optional[int] = ..., state: _Optional[str] = ..., tables: _Optional[_Iterable[_Union[TableSpec, _Mapping]]] = ...) -> None: ...
+
+class CreateTableRequest(_message.Message):
+    __slots__ = ("incarnation", "spec")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    spec: TableSpec
+    def __init__(self, incarnation: _Optional[int] = ..., spec: _Optional[_Union[TableSpec, _Mapping]] = ...) -> None: ...
+
+class CreateTableReply(_message.Message):
+    __slots__ = ("spec",)
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    spec: TableSpec
+    def __init__(self, spec: _Optional[_Union[TableSpec, _Mapping]] = ...) -> None: ...
+
+class PullRequest(_message.Message):
+    __slots__ = ("incarnation", "tables")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    tables: _containers.RepeatedCompositeFieldContainer[TablePull]
+    def __init__(self, incarnation: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TablePull, _Mapping]]] = ...) -> None: ...
+
+class TablePull(_message.Message):
+    __slots__ = ("table", "create", "pad", "keys")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    PAD_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    create: bool
+    pad: bytes
+    keys: bytes
+    def __init__(self, table: _Optional[str] = ..., create: _Optional[bool] = ..., pad: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+
+class PullReply(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[TableRows]
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableRows, _Mapping]]] = ...) -> None: ...
+
+class TableRows(_message.Message):
+    __slots__ = ("version", "pad", "weights")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PAD_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    pad: bytes
+    weights: bytes
+    def __init__(self, version: _Optional[int] = ..., pad: _Optional[bytes] = ..., weights: _Optional[bytes] = ...) -> None: ...
+
+class PushRequest(_message.Message):
+    __slots__ = ("incarnation", "trainer", "counter", "more", "tables")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    trainer: bytes
+    counter: int
+    more: bool
+    tables: _containers.RepeatedCompositeFieldContainer[TablePush]
+    def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ..., counter: _Optional[int] = ..., more: _Optional[bool] = ..., tables: _Optional[_Iterable[_Union[TablePush, _Mapping]]] = ...) -> None: ...
+
+class TablePush(_message.Message):
+    __slots__ = ("table", "pad", "keys", "values", "counts")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    PAD_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    pad: bytes
+    keys: bytes
+    values: bytes
+    counts: bytes
+    def __init__(self, table: _Optional[str] = ..., pad: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., counts: _Optional[bytes] = ...) -> None: ...
+
+class PushReply(_message.Message):
+    __slots__ = ("duplicate", "versions")
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    duplicate: bool
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, duplicate: _Optional[bool] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StatsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatsReply(_message.Message):
+    __slots__ = ("server", "uptime_s", "cpu_s", "memory_bytes", "tables", "methods", "queued", "pushes_applied", "pushes_duplicate")
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    CPU_S_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    METHODS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_APPLIED_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    server: DescribeReply
+    uptime_s: float
+    cpu_s: float
+    memory_bytes: int
+    tables: _containers.RepeatedCompositeFieldContainer[TableStats]
+    methods: _containers.RepeatedCompositeFieldContainer[MethodStats]
+    queued: int
+    pushes_applied: int
+    pushes_duplicate: int
+    def __init__(self, server: _Optional[_Union[DescribeReply, _Mapping]] = ..., uptime_s: _Optional[float] = ..., cpu_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStats, _Mapping]]] = ..., methods: _Optional[_Iterable[_Union[MethodStats, _Mapping]]] = ..., queued: _Optional[int] = ..., pushes_applied: _Optional[int] = ..., pushes_duplicate: _Optional[int] = ...) -> None: ...
+
+class TableStats(_message.Message):
+    __slots__ = ("table", "rows", "bytes", "version", "keys_pulled", "keys_pushed", "occurrences_pushed")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    KEYS_PULLED_FIELD_NUMBER: _ClassVar[int]
+    KEYS_PUSHED_FIELD_NUMBER: _ClassVar[int]
+    OCCURRENCES_PUSHED_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    rows: int
+    bytes: int
+    version: int
+    keys_pulled: int
+    keys_pushed: int
+    occurrences_pushed: int
+    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., version: _Optional[int] = ..., keys_pulled: _Optional[int] = ..., keys_pushed: _Optional[int] = ..., occurrences_pushed: _Optional[int] = ...) -> None: ...
+
+class MethodStats(_message.Message):
+    __slots__ = ("method", "calls", "errors", "calls_per_s", "p50_s", "p99_s", "max_s")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    CALLS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    P50_S_FIELD_NUMBER: _ClassVar[int]
+    P99_S_FIELD_NUMBER: _ClassVar[int]
+    MAX_S_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    calls: int
+    errors: int
+    calls_per_s: float
+    p50_s: float
+    p99_s: float
+    max_s: float
+    def __init__(self, method: _Optional[str] = ..., calls: _Optional[int] = ..., errors: _Optional[int] = ..., calls_per_s: _Optional[float] = ..., p50_s: _Optional[float] = ..., p99_s: _Optional[float] = ..., max_s: _Optional[float] = ...) -> None: ...

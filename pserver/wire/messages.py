@@ -1,0 +1,68 @@
+"""What the four large messages say, once they are arrays.
+
+Rooms before and after: ``build`` and ``parse`` turn them into bytes and back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pserver.arrays import Counts, Floats, Keys
+
+WIRE_VERSION = 1
+"""Raised when an old peer could not understand a new one; also the proto package's name."""
+
+TRAINER_BYTES = 16
+"""Length of a trainer's uuid."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePull:
+    """The keys that a request reads from one table. ``keys`` is (U,), read-only in a request."""
+
+    table: str
+    create: bool
+    keys: Keys
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """What a Pull asks of one shard."""
+
+    incarnation: int
+    tables: Sequence[TablePull]
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """What a Pull answers for one table: weights (U * dim,) and the version they belong to."""
+
+    version: int
+    weights: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class TablePush:
+    """The part of a push for one table: keys (U,), values (U * dim,), counts (U,) or (0,)."""
+
+    table: str
+    keys: Keys
+    values: Floats
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class PushId:
+    """The name of one push on one shard, the same on every retry."""
+
+    trainer: bytes
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class PushRequest:
+    """What a Push or Assign brings to one shard."""
+
+    incarnation: int
+    push_id: PushId
+    more: bool
+    tables: Sequence[TablePush]

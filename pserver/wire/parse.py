@@ -1,0 +1,130 @@
+"""Bytes to arrays: views of what came, checked for shape.
+
+Rooms before and after: ``client.channel`` or gRPC bring the bytes; ``server.servicer`` and
+``client`` read the views. A view keeps its message alive and must not be written to.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from pserver.errors import ShapeError
+from pserver.wire.fields import BLOCK, COUNTS, VALUES, read_fields
+from pserver.wire.messages import (
+    TRAINER_BYTES,
+    PullRequest,
+    PushId,
+    PushRequest,
+    TablePull,
+    TablePush,
+    TableRows,
+)
+
+_Fields = dict[int, int | memoryview]
+
+
+def _read_message(message: memoryview, table_field: int) -> tuple[_Fields, list[_Fields]]:
+    """Return the small fields of a message and the fields of each of its tables."""
+    small: _Fields = {}
+    tables: list[_Fields] = []
+    for field, value in read_fields(message):
+        if field == table_field:
+            tables.append(dict(read_fields(_bytes(value, field))))
+        else:
+            small[field] = value
+    return small, tables
+
+
+def _bytes(value: int | memoryview, field: int) -> memoryview:
+    """Return a field that must be bytes."""
+    if isinstance(value, int):
+        raise ShapeError(f"field {field} must be bytes, got a number")
+    return value
+
+
+def _number(fields: _Fields, field: int) -> int:
+    """Return a field that must be a number; 0 where it was left out."""
+    value = fields.get(field, 0)
+    if not isinstance(value, int):
+        raise ShapeError(f"field {field} must be a number, got {len(value)} bytes")
+    return value
+
+
+def _text(fields: _Fields, field: int) -> str:
+    """Return a field that must be UTF-8 text; empty where it was left out."""
+    try:
+        return bytes(_bytes(fields.get(field, memoryview(b"")), field)).decode()
+    except UnicodeDecodeError as error:
+        raise ShapeError(f"field {field} must be UTF-8 text: {error}") from error
+
+
+def _array(fields: _Fields, field: int, dtype: DTypeLike, what: str) -> NDArray[Any]:
+    """Return a block as a read-only array, in place if it is aligned."""
+    block = _bytes(fields.get(field, memoryview(b"")), field)
+    size = np.dtype(dtype).itemsize
+    if len(block) % size:
+        raise ShapeError(f"{what} must be a multiple of {size} bytes, got {len(block)}")
+    array: NDArray[Any] = np.frombuffer(block, dtype)
+    if not array.flags.aligned:
+        array = array.copy()
+        array.flags.writeable = False
+    return array
+
+
+def parse_pull(message: bytes) -> PullRequest:
+    """Read a PullRequest.
+
+    Raises:
+        ShapeError: the bytes are not one.
+    """
+    small, tables = _read_message(memoryview(message), table_field=2)
+    return PullRequest(
+        _number(small, 1),
+        [
+            TablePull(
+                _text(table, 1), bool(_number(table, 2)), _array(table, BLOCK, np.uint64, "keys")
+            )
+            for table in tables
+        ],
+    )
+
+
+def parse_pull_reply(message: bytes) -> list[TableRows]:
+    """Read a PullReply.
+
+    Raises:
+        ShapeError: the bytes are not one.
+    """
+    _, tables = _read_message(memoryview(message), table_field=1)
+    return [
+        TableRows(_number(table, 1), _array(table, BLOCK, np.float32, "weights"))
+        for table in tables
+    ]
+
+
+def parse_push(message: bytes) -> PushRequest:
+    """Read a PushRequest.
+
+    Raises:
+        ShapeError: the bytes are not one, or its counts do not fit its keys.
+    """
+    small, tables = _read_message(memoryview(message), table_field=5)
+    trainer = bytes(_bytes(small.get(2, memoryview(b"")), 2))
+    if len(trainer) != TRAINER_BYTES:
+        raise ShapeError(f"trainer must be {TRAINER_BYTES} bytes, got {len(trainer)}")
+    push_id = PushId(trainer, _number(small, 3))
+    return PushRequest(
+        _number(small, 1), push_id, bool(_number(small, 4)), [_table_push(t) for t in tables]
+    )
+
+
+def _table_push(fields: _Fields) -> TablePush:
+    """Read the part of a push for one table."""
+    name = _text(fields, 1)
+    keys = _array(fields, BLOCK, np.uint64, f"keys of table {name!r}")
+    values = _array(fields, VALUES, np.float32, f"values of table {name!r}")
+    counts = _array(fields, COUNTS, np.uint32, f"counts of table {name!r}")
+    if counts.size not in (0, keys.size):
+        raise ShapeError(f"table {name!r}: {keys.size} keys came with {counts.size} counts")
+    return TablePush(name, keys, values, counts)

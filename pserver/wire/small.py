@@ -1,0 +1,43 @@
+"""The small messages: generated classes, and specs to and from them.
+
+Rooms before and after: ``client`` and ``server`` build and read the small messages with the
+generated classes; what a spec is stands in ``pserver.spec``.
+"""
+
+import dataclasses
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from pserver.errors import ShapeError
+from pserver.spec import TableSpec
+from pserver.v1 import pserver_pb2 as pb
+
+M = TypeVar("M", bound=Message)
+
+
+def parse_small(kind: type[M], message: bytes) -> M:
+    """Read a small message.
+
+    Raises:
+        ShapeError: the bytes are not one.
+    """
+    try:
+        return kind.FromString(message)
+    except DecodeError as error:
+        raise ShapeError(f"bytes are no {kind.__name__}: {error}") from error
+
+
+def spec_of(message: pb.TableSpec) -> TableSpec:
+    """Return the spec that a message holds.
+
+    Raises:
+        ConfigError: a field is out of range.
+    """
+    names = [field.name for field in dataclasses.fields(TableSpec)]
+    return TableSpec(**{name: getattr(message, name) for name in names})
+
+
+def proto_of(spec: TableSpec) -> pb.TableSpec:
+    """Return the message that holds a spec."""
+    return pb.TableSpec(**dataclasses.asdict(spec))
