@@ -4,7 +4,8 @@ Rooms before and after: ``cli`` fills these from flags, environment and TOML; ``
 ``client`` read them. What a table *is* stands in ``spec``.
 """
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,34 +28,33 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
-    def make(cls, where: str, values: dict[str, Any]) -> "Settings":
+    def make(cls, values: Mapping[str, Any], *, origins: Mapping[str, str]) -> Self:
         """Build settings from names and values.
 
         Args:
-            where: named in an error, such as ``--send-queue-size`` or ``job.toml``.
-            values: by field name.
+            values: by field name; what is left out has its default.
+            origins: where each value came from, named in an error.
 
         Raises:
             ConfigError: a name is unknown (the nearest valid one is shown) or a value is refused.
         """
         for name in values:
             if name not in cls.model_fields:
-                raise ConfigError(
-                    f"{where}: unknown setting {name!r}; {nearest(name, cls.model_fields)}"
-                )
+                raise ConfigError(f"unknown setting {name!r}; {nearest(name, cls.model_fields)}")
         try:
             return cls(**values)
         except ValidationError as error:
-            raise ConfigError(explain(error, where=where)) from error
+            raise ConfigError(_explain(error, origins)) from error
 
 
-def explain(error: ValidationError, *, where: str) -> str:
-    """Return one line for each refused setting: where, what must hold, what came."""
-    return "; ".join(
-        f"{where}: {'.'.join(str(part) for part in item['loc']) or 'settings'}: {item['msg']}, "
-        f"got {item['input']!r}"
-        for item in error.errors()
-    )
+def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
+    """Return a line for each refused setting: where it came from, what must hold, what came."""
+    lines = []
+    for item in error.errors():
+        name = ".".join(str(part) for part in item["loc"]) or "settings"
+        origin = origins.get(name, name)
+        lines.append(f"{origin}: {item['msg'][0].lower()}{item['msg'][1:]}, got {item['input']!r}")
+    return "; ".join(lines)
 
 
 class ServeSettings(Settings):
@@ -83,8 +83,7 @@ class ServeSettings(Settings):
         ),
     ] = 256
     log_level: Annotated[
-        str,
-        Field(pattern="^(debug|info|warning|error)$", description="least level of a log line"),
+        Literal["debug", "info", "warning", "error"], Field(description="least level of a log line")
     ] = "info"
 
 

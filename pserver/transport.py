@@ -80,7 +80,7 @@ def split_endpoints(text: str, *, where: str) -> list[str]:
     """Return the endpoints of a comma-separated list, in shard order.
 
     Raises:
-        ConfigError: the list is empty or too long, or one of them is no HOST:PORT.
+        ConfigError: the list is empty or too long, or an entry is no HOST:PORT or comes twice.
 
     >>> split_endpoints("a:1, b:2", where="--ps")
     ['a:1', 'b:2']
@@ -92,4 +92,6 @@ def split_endpoints(text: str, *, where: str) -> list[str]:
         )
     for endpoint in endpoints:
         split_endpoint(endpoint, where=where)
+        if endpoints.count(endpoint) > 1:
+            raise ConfigError(f"{where}: {endpoint} is listed twice; each shard has its own")
     return endpoints

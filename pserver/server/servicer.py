@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from pserver.arrays import Floats, Keys
-from pserver.errors import ClusterError, RestartedError, ShapeError, UnavailableError
+from pserver.errors import ClusterError, ConfigError, RestartedError, ShapeError, UnavailableError
 from pserver.metrics import Metrics
 from pserver.placement import first_foreign, partitions_of_shard
 from pserver.server.executor import Executor
@@ -45,10 +45,10 @@ class Servicer:
             queue_max: requests that may wait for the owner thread.
 
         Raises:
-            ClusterError: ``shard`` is not in [0, num_shards).
+            ConfigError: ``shard`` is not in [0, num_shards).
         """
         if not 0 <= shard < num_shards:
-            raise ClusterError(
+            raise ConfigError(
                 f"shard must be in [0, {num_shards - 1}] for a cluster of {num_shards}, got {shard}"
             )
         self.shard = shard

@@ -1,0 +1,7 @@
+"""``python -m pserver``: the same as the command ``pserver``."""
+
+import sys
+
+from pserver.cli import main
+
+sys.exit(main())

@@ -1,0 +1,138 @@
+"""From a settings class to flags, environment and TOML, and back to settings.
+
+Rooms before and after: the command lines of ``pserver`` and ``trainer`` call ``add_flags`` and
+``resolve``; ``config`` says what the settings are. Each option is defined once, as a field: its
+flag is ``--field-name``, its variable ``PREFIX_FIELD_NAME``, its TOML key ``field_name``.
+
+What always holds: a flag wins over the environment, that over the file, that over the default;
+an unknown flag or key is an error that names the nearest valid one; each value's origin is known.
+"""
+
+import argparse
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from pserver.config import Settings
+from pserver.errors import ConfigError, nearest
+
+S = TypeVar("S", bound=Settings)
+
+USAGE_EXIT = 2
+"""Exit status for settings that cannot work: trying again would not help."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An argument parser whose errors name the nearest valid flag or command."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - argparse's own
+        """Refuse abbreviations: a later flag could make them ambiguous."""
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def,override] # noqa: ANN001, ANN201
+        """Parse; an unknown flag is an error here already, where this command's flags are known."""
+        namespace, rest = super().parse_known_args(args, namespace)
+        unknown = [word for word in rest if word.startswith("-")]
+        if unknown:
+            flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
+            self.error(f"unknown option {unknown[0]}; {nearest(unknown[0].split('=')[0], flags)}")
+        return namespace, rest
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in one line and exit 2."""
+        self.exit(USAGE_EXIT, f"{self.prog}: {message}\nsee `{self.prog} --help`\n")
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a field.
+
+    >>> flag_of("send_queue_size")
+    '--send-queue-size'
+    """
+    return "--" + name.replace("_", "-")
+
+
+def add_flags(
+    parser: argparse.ArgumentParser, kind: type[Settings], *, skip: Sequence[str] = ()
+) -> None:
+    """Give a parser one flag for each field of a settings class, with default and description."""
+    for name, field in kind.model_fields.items():
+        if name in skip:
+            continue
+        default = "none" if field.default is None else field.default
+        text = f"{field.description} (default: {default})".replace("%", "%%")
+        arguments: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS, "dest": name}
+        if field.annotation is bool:
+            arguments["action"] = argparse.BooleanOptionalAction
+        else:
+            arguments["metavar"] = _metavar(name, field)
+        parser.add_argument(flag_of(name), **arguments)
+
+
+def _metavar(name: str, field: FieldInfo) -> str:
+    """Return what a flag's value is called in the help."""
+    if get_origin(field.annotation) is Literal:
+        return "|".join(get_args(field.annotation))
+    return name.rsplit("_", maxsplit=1)[-1].upper()
+
+
+def _read_file(path: str, section: str) -> dict[str, Any]:
+    """Return a section of a TOML file.
+
+    Raises:
+        ConfigError: the file cannot be read or is no TOML, or the section is no table.
+    """
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"--config {path}: {error}") from error
+    values = content.get(section, {})
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: [{section}] must be a table, got {values!r}")
+    return values
+
+
+def resolve(
+    kind: type[S],
+    flags: Mapping[str, Any],
+    *,
+    environ: Mapping[str, str],
+    prefix: str,
+    file: str | None = None,
+    section: str = "",
+) -> tuple[S, dict[str, str]]:
+    """Return the settings, and where each value came from.
+
+    Args:
+        kind: the settings class.
+        flags: what the command line gave, by field name; other names are ignored.
+        environ: the environment.
+        prefix: of its variables, such as ``PSERVER_``.
+        file: a TOML file, or None.
+        section: the table of it that holds these settings.
+
+    Raises:
+        ConfigError: a key of the file is unknown, or a value is refused.
+    """
+    in_file = _read_file(file, section) if file else {}
+    for key in in_file:
+        if key not in kind.model_fields:
+            raise ConfigError(
+                f"{file}: [{section}] has no setting {key!r}; {nearest(key, kind.model_fields)}"
+            )
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for name in kind.model_fields:
+        variable = prefix + name.upper()
+        if name in flags:
+            values[name], origins[name] = flags[name], f"flag {flag_of(name)}"
+        elif variable in environ:
+            values[name], origins[name] = environ[variable], f"environment {variable}"
+        elif name in in_file:
+            values[name], origins[name] = in_file[name], f"{file} [{section}]"
+        else:
+            origins[name] = "default"
+    return kind.make(values, origins=origins), origins
