@@ -13,7 +13,7 @@ from pserver.client.connect import connect
 from pserver.client.dedupe import Distinct, dedupe
 from pserver.client.inputs import as_keys
 from pserver.client.pending import PendingPull, PendingPush
-from pserver.config import ClientSettings, ServeSettings
+from pserver.config import ClientSettings, ServeSettings, Settings
 from pserver.embedded import embedded
 from pserver.errors import (
     ClusterError,
@@ -32,14 +32,18 @@ from pserver.errors import (
     TransientError,
     UnavailableError,
     UnknownTableError,
+    nearest,
 )
+from pserver.logs import configure_logs
+from pserver.options import USAGE_EXIT, CommandParser, add_flags, resolve
 from pserver.placement import partition_of, shard_of
-from pserver.spec import TableSpec
+from pserver.spec import Rule, TableSpec, parse_rule
 
 __all__ = [
     "Client",
     "ClientSettings",
     "ClusterError",
+    "CommandParser",
     "ConfigError",
     "DeadlineError",
     "Distinct",
@@ -51,7 +55,9 @@ __all__ = [
     "PserverError",
     "RequestError",
     "RestartedError",
+    "Rule",
     "ServeSettings",
+    "Settings",
     "ShapeError",
     "SpecMismatchError",
     "StaleError",
@@ -60,11 +66,17 @@ __all__ = [
     "TransientError",
     "UnavailableError",
     "UnknownTableError",
+    "USAGE_EXIT",
     "__version__",
+    "add_flags",
     "as_keys",
+    "configure_logs",
     "connect",
     "dedupe",
     "embedded",
+    "nearest",
+    "parse_rule",
     "partition_of",
+    "resolve",
     "shard_of",
 ]

@@ -85,7 +85,9 @@ def _serve(given: argparse.Namespace) -> None:
 
 
 def _status(given: argparse.Namespace) -> None:
-    settings = ClientSettings(timeout_s=given.timeout)
+    settings = ClientSettings.make(
+        {"timeout_s": given.timeout}, origins={"timeout_s": "flag --timeout"}
+    )
     with connect(given.ps, settings=settings, connect_s=given.timeout) as client:
         facts = _facts(client)
     if given.json:

@@ -23,4 +23,5 @@ def keep_large_blocks() -> bool:
         (_M_TRIM_THRESHOLD, _TRIM_BYTES),
         (_M_TOP_PAD, _PAD_BYTES),
     )
-    return all([bool(mallopt(name, value)) for name, value in settings])
+    taken = [bool(mallopt(name, value)) for name, value in settings]
+    return all(taken)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from typing_extensions import override
 
 RECENT_S = 10.0
 """How far back the rates and percentiles of ``pserver status`` look."""
@@ -53,6 +54,7 @@ class _AtScrape(Collector):
     def __init__(self, series: Iterable[Series]) -> None:
         self._series = tuple(series)
 
+    @override
     def collect(self) -> Iterator[Metric]:
         for series in self._series:
             kind = CounterMetricFamily if series.name.endswith("_total") else GaugeMetricFamily

@@ -14,7 +14,8 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
+from numpy.typing import NDArray
 
 _SHIFT_A = np.uint64(30)
 _SHIFT_B = np.uint64(27)
@@ -39,12 +40,16 @@ def mix64(key: np.uint64) -> np.uint64:
     return x ^ (x >> _SHIFT_C)
 
 
-@intrinsic
-def prefetch(_typing_context: Any, array: Any, index: Any) -> Any:
+def prefetch(array: NDArray[Any], index: int | np.integer[Any]) -> None:
     """Ask the processor to load ``array[index]`` (1-D) into its caches; changes nothing.
 
-    An index outside the array is harmless: a prefetch never faults.
+    An index outside the array is harmless: a prefetch never faults. In plain Python this does
+    nothing at all.
     """
+
+
+def _emit_prefetch(_typing_context: Any, array: Any, index: Any) -> Any:
+    """Return the signature of the prefetch instruction, and what emits it."""
     signature = types.void(array, index)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -61,3 +66,16 @@ def prefetch(_typing_context: Any, array: Any, index: Any) -> Any:
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+_prefetch: Any = intrinsic(_emit_prefetch)
+
+
+@overload(prefetch)
+def _compiled_prefetch(array: Any, index: Any) -> Any:
+    """Let kernels that call ``prefetch`` have the instruction."""
+
+    def compiled(array: Any, index: Any) -> Any:
+        return _prefetch(array, index)
+
+    return compiled

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 from pydantic.fields import FieldInfo
+from typing_extensions import override
 
 from pserver.config import Settings
 from pserver.errors import ConfigError, nearest
@@ -28,19 +29,24 @@ USAGE_EXIT = 2
 class CommandParser(argparse.ArgumentParser):
     """An argument parser whose errors name the nearest valid flag or command."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - argparse's own
+    def __init__(self, **kwargs: Any) -> None:
         """Refuse abbreviations: a later flag could make them ambiguous."""
-        super().__init__(*args, allow_abbrev=False, **kwargs)
+        super().__init__(allow_abbrev=False, **kwargs)
 
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def,override] # noqa: ANN001, ANN201
+    @override
+    def parse_known_args(  # type: ignore[override]  # one form is enough: nobody passes another
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
         """Parse; an unknown flag is an error here already, where this command's flags are known."""
-        namespace, rest = super().parse_known_args(args, namespace)
+        given = argparse.Namespace() if namespace is None else namespace
+        parsed, rest = super().parse_known_args(args, given)
         unknown = [word for word in rest if word.startswith("-")]
         if unknown:
             flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
             self.error(f"unknown option {unknown[0]}; {nearest(unknown[0].split('=')[0], flags)}")
-        return namespace, rest
+        return parsed, rest
 
+    @override
     def error(self, message: str) -> NoReturn:
         """Say what is wrong in one line and exit 2."""
         self.exit(USAGE_EXIT, f"{self.prog}: {message}\nsee `{self.prog} --help`\n")

@@ -14,7 +14,7 @@ from pserver.client.runtime import Runtime
 from pserver.client.sendqueue import SendQueue
 from pserver.config import ClientSettings
 from pserver.deadline import Deadline
-from pserver.errors import ClusterError, TransientError, UnavailableError
+from pserver.errors import ClusterError, DeadlineError, TransientError, UnavailableError
 from pserver.malloc import keep_large_blocks
 from pserver.transport import split_endpoints
 from pserver.v1 import pserver_pb2 as pb
@@ -28,7 +28,7 @@ async def _describe(channel: Channel, deadline: Deadline) -> pb.DescribeReply:
     while True:
         try:
             message = await channel.call("Describe", b"", deadline=deadline)
-        except TransientError as error:
+        except (TransientError, DeadlineError) as error:
             if deadline.remaining_s <= _RETRY_S:
                 raise UnavailableError(
                     f"no pserver answers at {channel.endpoint}; is it running and is the address "

@@ -5,7 +5,7 @@ behind it works on contiguous uint64 and float32.
 
 What always holds: bits are never reinterpreted. int64 and uint64 keys are one space of 2^64 keys
 (-1 is 2^64 - 1); narrower integers are widened by value; floats are taken if every one of them
-is a whole number that the float type holds exactly; bool is refused.
+is a whole number so small that the float type rounds none to it; bool is refused.
 """
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from pserver.arrays import Counts, Floats, Keys
 from pserver.errors import ShapeError
 
+# From here on a float may be another integer that was rounded: 2^24 + 1 becomes 2^24.
 _EXACT = {"float16": 2.0**11, "float32": 2.0**24, "float64": 2.0**53}
 
 
@@ -41,9 +42,9 @@ def as_keys(values: ArrayLike, *, where: str) -> Keys:
         return np.ascontiguousarray(array, np.int64).reshape(-1).view(np.uint64)
     if kind == "f" and array.dtype.name in _EXACT:
         return _from_floats(array.reshape(-1), where)
+    first = f" (first value {array.flat[0]!r})" if array.size else ""
     raise ShapeError(
-        f"{where}: keys must be integers, got {array.dtype} (first value {array.flat[0]!r}); "
-        "convert them, for text with a hash"
+        f"{where}: keys must be integers, got {array.dtype}{first}; convert them, text with a hash"
     )
 
 
@@ -51,11 +52,11 @@ def _from_floats(array: NDArray[np.floating], where: str) -> Keys:
     """Return keys that came as whole floats."""
     limit = _EXACT[array.dtype.name]
     with np.errstate(invalid="ignore"):
-        is_bad = ~(np.isfinite(array) & (np.abs(array) <= limit) & (np.trunc(array) == array))
+        is_bad = ~(np.isfinite(array) & (np.abs(array) < limit) & (np.trunc(array) == array))
     if is_bad.any():
         first = int(np.argmax(is_bad))
         raise ShapeError(
-            f"{where}: keys came as {array.dtype}, which is taken only for whole numbers up to "
+            f"{where}: keys came as {array.dtype}, which is taken only for whole numbers under "
             f"{limit:.0f}; value {first} is {array[first]}. Is this the right column?"
         )
     return array.astype(np.int64).view(np.uint64)
@@ -95,5 +96,6 @@ def as_counts(values: ArrayLike, *, num_keys: int, where: str) -> Counts:
             f"{where}: counts must be ({num_keys},) integers, got {array.shape} {array.dtype}"
         )
     if array.size and (int(array.min()) < 0 or int(array.max()) > 2**32 - 1):
-        raise ShapeError(f"{where}: counts must be in [0, 2^32 - 1], got {array.min()}")
+        bad = array[(array < 0) | (array > 2**32 - 1)][0]
+        raise ShapeError(f"{where}: counts must be in [0, 2^32 - 1], got {bad}")
     return np.ascontiguousarray(array, np.uint32)

@@ -51,7 +51,7 @@ class Runtime:
         """Run a function on the loop soon."""
         self._loop.call_soon_threadsafe(function, *args)
 
-    def create_task(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def create_task(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Start a task; only from the loop."""
         return self._loop.create_task(coroutine)
 

@@ -8,13 +8,17 @@ What always holds:
     * At most ``window`` are on the wire; at most ``size`` requests and ``bytes_max`` bytes are
       waiting or open (one request over that alone in the queue passes). A full queue makes
       ``put`` wait. It never drops.
+    * At most ``SPAN_MAX`` requests that were put later have left before one that is still open,
+      so the shard still remembers it when it is tried again.
     * A retry sends the same bytes, so it carries the push_id of the first try and the shard
       applies it once. Only ``TransientError`` and a try that timed out are retried, until the
       request's deadline.
+    * Every future is settled: by the reply, an error, the deadline or ``close``.
 """
 
 import asyncio
 import concurrent.futures
+import functools
 import random
 import threading
 from collections import deque
@@ -24,7 +28,17 @@ from pserver.client.channel import Channel
 from pserver.client.runtime import Runtime
 from pserver.config import ClientSettings
 from pserver.deadline import Deadline
-from pserver.errors import DeadlineError, PserverError, TransientError, UnavailableError
+from pserver.errors import (
+    DeadlineError,
+    InternalError,
+    PserverError,
+    TransientError,
+    UnavailableError,
+)
+
+SPAN_MAX = 1024
+"""How far the newest request on the wire may be ahead of the oldest: a shard remembers the last
+2048 pushes of a trainer, and one that fell behind those would be refused when it is tried again."""
 
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 2.0
@@ -57,10 +71,10 @@ class SendQueue:
         self._room = threading.Condition()
         self._count = 0  # waiting or open; under _room
         self._bytes = 0  # of those; under _room
+        self._is_closed = False  # under _room; the loop's to write
         self._waiting: deque[Request] = deque()  # the loop's
-        self._in_flight = 0  # the loop's
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop's
-        self._is_closed = False  # the loop's
+        self._num_started = 0  # the loop's
+        self._open: dict[int, asyncio.Task[bytes]] = {}  # by number, oldest first; the loop's
         self.retries = 0  # written by the loop only
 
     @property
@@ -88,10 +102,16 @@ class SendQueue:
 
         Raises:
             DeadlineError: there was no room in time; the request was not sent.
+            UnavailableError: the queue was closed; the request was not sent.
         """
         size = len(message)
         with self._room:
-            if not self._room.wait_for(lambda: self._has_room(size), deadline.remaining_s):
+            may_go = self._room.wait_for(
+                lambda: self._is_closed or self._has_room(size), deadline.remaining_s
+            )
+            if self._is_closed:
+                raise self._closed()
+            if not may_go:
                 raise DeadlineError(
                     f"{method} to {self.endpoint}: the send queue stayed full ({self._count} "
                     f"requests, {self._bytes} bytes) until the deadline; the server is too slow "
@@ -99,20 +119,26 @@ class SendQueue:
                 )
             self._count += 1
             self._bytes += size
-        request = Request(method, message, deadline, concurrent.futures.Future())
-        self._runtime.call_soon(self._enqueue, request)
+            request = Request(method, message, deadline, concurrent.futures.Future())
+            self._runtime.call_soon(self._enqueue, request)  # in here, so never after ``close``
         return request.future
 
     async def close(self) -> None:
         """Give up what is not delivered, with an error, and close the channel."""
-        error = UnavailableError(f"the client of {self.endpoint} was closed")
-        self._is_closed = True
-        for task in list(self._tasks):
+        with self._room:
+            self._is_closed = True
+            self._room.notify_all()
+        await asyncio.sleep(0)  # what was put just before is in _waiting now
+        tasks = list(self._open.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         while self._waiting:
-            self._finish(self._waiting.popleft(), error)
+            self._finish(self._waiting.popleft(), self._closed())
         await self._channel.close()
+
+    def _closed(self) -> UnavailableError:
+        return UnavailableError(f"the client of {self.endpoint} was closed")
 
     def _has_room(self, size: int) -> bool:
         """Return whether a request of that many bytes may enter."""
@@ -129,23 +155,32 @@ class SendQueue:
 
     def _start_some(self) -> None:
         """Send what the window allows."""
-        while self._waiting and self._in_flight < self._settings.window and not self._is_closed:
-            self._in_flight += 1
-            task = self._runtime.create_task(self._deliver(self._waiting.popleft()))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        while self._waiting and self._may_start() and not self._is_closed:
+            request = self._waiting.popleft()
+            task = self._runtime.create_task(self._try_until_deadline(request))
+            self._open[self._num_started] = task
+            task.add_done_callback(functools.partial(self._end, self._num_started, request))
+            self._num_started += 1
 
-    async def _deliver(self, request: Request) -> None:
-        """Send one request until it is answered, and give its future the outcome."""
-        outcome: bytes | BaseException = UnavailableError(f"the client of {self.endpoint} closed")
-        try:
-            outcome = await self._try_until_deadline(request)
-        except PserverError as error:
-            outcome = error
-        finally:
-            self._finish(request, outcome)
-            self._in_flight -= 1
-            self._start_some()
+    def _may_start(self) -> bool:
+        """Return whether the window and the span allow one more on the wire."""
+        oldest = next(iter(self._open), self._num_started)
+        return len(self._open) < self._settings.window and self._num_started - oldest < SPAN_MAX
+
+    def _end(self, number: int, request: Request, task: "asyncio.Task[bytes]") -> None:
+        """Give a request's future what its delivery came to, even if it never began."""
+        del self._open[number]
+        if task.cancelled():
+            self._finish(request, self._closed())
+        elif (error := task.exception()) is None:
+            self._finish(request, task.result())
+        elif isinstance(error, PserverError):
+            self._finish(request, error)
+        else:
+            mistake = InternalError(f"{request.method} to {self.endpoint}: {error!r}")
+            mistake.__cause__ = error
+            self._finish(request, mistake)
+        self._start_some()
 
     async def _try_until_deadline(self, request: Request) -> bytes:
         """Return the reply, trying again after failures that may pass."""

@@ -9,6 +9,8 @@ request waits for a full rehash. The load factors at which partitions double are
 [1/2, 3/4), since uniform hashing would make all of them double in the same request. A region
 that was left is written down for the caller, who gives its pages back to the system: old
 regions add up to the size of the live ones and are of no use to anybody, being too small.
+Only rows that come, go and come again in other partitions can use the address space up; then
+``rebuild`` moves all regions into fresh memory.
 
 What always holds:
     * ``heads[p, SIZE] <= heads[p, LIMIT]``, so a probe meets an empty bucket and ends.
@@ -33,10 +35,10 @@ BUCKETS_MIN = 8
 OFFSET, MASK, SIZE, LIMIT = 0, 1, 2, 3
 """Columns of ``heads`` (1024, 4) int64: first bucket, buckets - 1, rows alive, rows at growth."""
 
-ROWS, NEXT_ROW, FREE_ROWS, NEXT_BUCKET, LIVE_BUCKETS, NUM_LEFT, LEFT = 0, 1, 2, 3, 4, 5, 6
+ROWS, NEXT_ROW, FREE_ROWS, NEXT_BUCKET, LIVE_BUCKETS, NUM_DONE, NUM_LEFT, LEFT = range(8)
 """Words of ``counters`` int64: rows alive, next fresh row id, row ids in the free list, next fresh
-bucket, buckets in live regions, regions left since the caller last looked, and from LEFT on two
-words for each of those: first bucket and count."""
+bucket, buckets in live regions, keys that ``find_or_insert`` has done, regions left since the
+caller last looked, and from LEFT on two words for each of those: first bucket and count."""
 
 LEFT_MAX = 4096
 """Regions written down at most: a request of 2^20 new keys leaves 2^20 / 2048 + 1024 of them."""
@@ -113,7 +115,7 @@ def limit_of(partition: int, num_buckets: int) -> int:
 @njit(nogil=True, cache=True, inline="always")
 def _take_region(counters: RowIds, num_buckets: int) -> int:
     """Return the first bucket of a fresh region: untouched memory, so all zero."""
-    first = counters[NEXT_BUCKET]
+    first: int = counters[NEXT_BUCKET]
     counters[NEXT_BUCKET] = first + num_buckets
     counters[LIVE_BUCKETS] += num_buckets
     return first
@@ -134,19 +136,15 @@ def _leave_region(counters: RowIds, first: int, num_buckets: int) -> None:
 def open_partitions(heads: Heads, counters: RowIds) -> None:
     """Give each partition of a new index its first region."""
     for partition in range(heads.shape[0]):
-        heads[partition, OFFSET] = _take_region(counters, BUCKETS_MIN)
-        heads[partition, MASK] = BUCKETS_MIN - 1
         heads[partition, SIZE] = 0
-        heads[partition, LIMIT] = limit_of(partition, BUCKETS_MIN)
+        _settle(heads, partition, _take_region(counters, BUCKETS_MIN), BUCKETS_MIN)
 
 
 @njit(nogil=True, cache=True)
-def _double(buckets: Words, heads: Heads, counters: RowIds, partition: int) -> None:
-    """Move a partition into a region of twice the size."""
-    old_first = heads[partition, OFFSET]
-    old_count = heads[partition, MASK] + 1
-    count = old_count * 2
-    first = _take_region(counters, count)
+def _move(
+    buckets: Words, old_first: int, old_count: int, target: Words, first: int, count: int
+) -> None:
+    """Copy the entries of one region of ``buckets`` into an empty one of ``target``."""
     mask = np.uint64(count - 1)
     offset = np.uint64(first)
     for i in range(old_count):
@@ -155,15 +153,53 @@ def _double(buckets: Words, heads: Heads, counters: RowIds, partition: int) -> N
         if value != _ZERO:
             key = buckets[source]
             position = mix64(key) & mask
-            while buckets[((offset + position) << _ONE) + _ONE] != _ZERO:
+            while target[((offset + position) << _ONE) + _ONE] != _ZERO:
                 position = (position + _ONE) & mask
-            target = (offset + position) << _ONE
-            buckets[target] = key
-            buckets[target + _ONE] = value
-    _leave_region(counters, old_first, old_count)
+            word = (offset + position) << _ONE
+            target[word] = key
+            target[word + _ONE] = value
+
+
+@njit(nogil=True, cache=True)
+def _settle(heads: Heads, partition: int, first: int, count: int) -> None:
+    """Write down a partition's new region."""
     heads[partition, OFFSET] = first
     heads[partition, MASK] = count - 1
     heads[partition, LIMIT] = limit_of(partition, count)
+
+
+@njit(nogil=True, cache=True)
+def _double(buckets: Words, heads: Heads, counters: RowIds, partition: int) -> bool:
+    """Move a partition into a region of twice the size, and return whether there was one."""
+    old_first = heads[partition, OFFSET]
+    old_count = heads[partition, MASK] + 1
+    count = old_count * 2
+    if counters[NEXT_BUCKET] + count > buckets.size // 2:
+        return False
+    first = _take_region(counters, count)
+    _move(buckets, old_first, old_count, buckets, first, count)
+    _leave_region(counters, old_first, old_count)
+    _settle(heads, partition, first, count)
+    return True
+
+
+@njit(nogil=True, cache=True)
+def rebuild(
+    buckets: Words,  # what is used no more afterwards
+    heads: Heads,  # written
+    counters: RowIds,  # written
+    fresh: Words,  # as large as ``buckets``, all zero; written
+) -> None:
+    """Move every partition into the smallest region that takes its rows, in fresh memory."""
+    counters[NEXT_BUCKET] = 0
+    counters[LIVE_BUCKETS] = 0
+    for partition in range(heads.shape[0]):
+        count = BUCKETS_MIN
+        while limit_of(partition, count) < heads[partition, SIZE]:
+            count *= 2
+        first = _take_region(counters, count)
+        _move(buckets, heads[partition, OFFSET], heads[partition, MASK] + 1, fresh, first, count)
+        _settle(heads, partition, first, count)
 
 
 @njit(nogil=True, cache=True)
@@ -173,30 +209,34 @@ def find_or_insert(
     counters: RowIds,  # (COUNTERS,) int64, written
     free_rows: RowIds,  # (rows_max,) int64, the free list: a stack
     keys: Keys,  # (U,) uint64, repeats allowed
+    start: int,  # position of the first key to look up
     row_ids: RowIds,  # (U,) int64, written
-    created: RowIds,  # (U,) int64, written: positions in ``keys`` whose row is new
+    created: RowIds,  # (U - start,) int64, written: positions in ``keys`` whose row is new
 ) -> int:
     """Look up each key, give the missing ones a row id, and return how many were missing.
 
     The caller has checked that there is room for U more rows, and gives the new rows their
-    first weights before anybody reads them.
+    first weights before anybody reads them. Where a partition finds no region to grow into, it
+    ends early: ``counters[NUM_DONE]`` is the position of the first key that was not looked up.
     """
     count = keys.size
     num_created = 0
-    for i in range(count + _AHEAD):
+    for i in range(start, count + _AHEAD):
         if i < count:
             prefetch(buckets, _bucket_of(heads, keys[i]) << _ONE)
         j = i - _AHEAD
-        if j < 0:
+        if j < start:
             continue
         key = keys[j]
         word = _probe(buckets, heads, key) << _ONE
         if buckets[word + _ONE] != _ZERO:
             row_ids[j] = np.int64(buckets[word + _ONE]) - 1
             continue
-        partition = np.int64(mix64(key) >> PARTITION_SHIFT)
+        partition = int(np.int64(mix64(key) >> PARTITION_SHIFT))
         if heads[partition, SIZE] >= heads[partition, LIMIT]:
-            _double(buckets, heads, counters, partition)
+            if not _double(buckets, heads, counters, partition):
+                counters[NUM_DONE] = j
+                return num_created
             word = _probe(buckets, heads, key) << _ONE
         if counters[FREE_ROWS] > 0:
             counters[FREE_ROWS] -= 1
@@ -211,6 +251,7 @@ def find_or_insert(
         row_ids[j] = row_id
         created[num_created] = j
         num_created += 1
+    counters[NUM_DONE] = count
     return num_created
 
 

@@ -226,7 +226,7 @@ def adam(
         g = np.uint64(i) * width
         count = slab[v + width] + one
         slab[v + width] = count
-        t = min(np.int64(count), last)
+        t = min(int(count), last)
         rate = np.float32(lr / table[2 * t])
         root = np.float32(1.0 / table[2 * t + 1])
         for k in range(dim):

@@ -47,6 +47,7 @@ def _handler(servicer: Servicer, method: str) -> Handler:
             if name == "InternalError":
                 log.exception("request failed by our own mistake", method=method)
             await context.abort(code, text, ((ERROR_KEY, name),))
+            raise AssertionError("abort always raises") from error
 
     return handle
 
@@ -142,8 +143,8 @@ async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> 
     host, _ = split_endpoint(settings.bind, where="--bind")
     announce(f"shard {settings.shard} of {settings.shards} ready on {host}:{listening.port}")
 
-    number = await signals.get()
-    log.info("draining", signal=signal.Signals(number).name, drain_s=settings.drain_s)
+    first = await signals.get()
+    log.info("draining", signal=signal.Signals(first).name, drain_s=settings.drain_s)
     closing = asyncio.ensure_future(drain(servicer, listening, drain_s=settings.drain_s))
     second = asyncio.ensure_future(signals.get())
     await asyncio.wait((closing, second), return_when=asyncio.FIRST_COMPLETED)

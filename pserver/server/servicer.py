@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 from pserver.arrays import Floats, Keys
+from pserver.config import MESSAGE_BYTES_MAX
 from pserver.errors import ClusterError, ConfigError, RestartedError, ShapeError, UnavailableError
 from pserver.metrics import Metrics
 from pserver.placement import first_foreign, partitions_of_shard
@@ -27,7 +28,7 @@ from pserver.table.registry import Registry
 from pserver.table.sparse import SparseTable
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import TablePush, build_pull_reply, parse_pull, parse_push
-from pserver.wire.small import parse_small, proto_of, spec_of
+from pserver.wire.small import build_small, parse_small, proto_of, spec_of
 
 METHODS = ("Describe", "CreateTable", "Pull", "Push", "Assign", "Stats")
 """Every method of the service."""
@@ -84,16 +85,16 @@ class Servicer:
             PserverError: as the method's errors are; nothing was applied.
         """
         begin = time.perf_counter()
-        code, sent = "OK", 0
+        code, sent = "CANCELLED", 0  # what it stays if the caller goes away
         try:
             if method == "Stats":  # answered even while the owner thread is busy
-                reply = stats(self._report(), self.metrics.recent()).SerializeToString()
+                reply = build_small(stats(self._report(), self.metrics.recent()))
             elif self.is_draining and method != "Describe":
                 raise UnavailableError(f"shard {self.shard} is draining: it takes no new requests")
             else:
                 work = self._work[method]
                 reply = await self._executor.run(lambda: work(message))
-            sent = len(reply)
+            code, sent = "OK", len(reply)
         except Exception as error:
             code = to_status(error)[0].name
             raise
@@ -115,13 +116,13 @@ class Servicer:
 
     def _on_describe(self, message: bytes) -> bytes:
         parse_small(pb.DescribeRequest, message)
-        return describe(self._report()).SerializeToString()
+        return build_small(describe(self._report()))
 
     def _on_create_table(self, message: bytes) -> bytes:
         request = parse_small(pb.CreateTableRequest, message)
         self._check_incarnation(request.incarnation)
         table = self._registry.create(spec_of(request.spec))
-        return pb.CreateTableReply(spec=proto_of(table.spec)).SerializeToString()
+        return build_small(pb.CreateTableReply(spec=proto_of(table.spec)))
 
     def _on_pull(self, message: bytes) -> bytes:
         request = parse_pull(message)
@@ -130,6 +131,12 @@ class Servicer:
         for part in request.tables:
             self._check_keys(part.table, part.keys)
         pairs = list(zip(request.tables, tables, strict=True))
+        reply_bytes = sum(4 * part.keys.size * table.spec.dim for part, table in pairs)
+        if reply_bytes > MESSAGE_BYTES_MAX:
+            raise ShapeError(
+                f"pull: {reply_bytes} bytes of weights were asked for in one message, "
+                f"at most {MESSAGE_BYTES_MAX} are sent; ask for them in parts"
+            )
         reply, blocks = build_pull_reply(
             [(table.version, part.keys.size * table.spec.dim) for part, table in pairs]
         )
@@ -175,7 +182,7 @@ class Servicer:
             self._once.mark(request.push_id)
             self._tallies.pushes_applied += 1
         versions = [table.version for table in tables]
-        return pb.PushReply(duplicate=is_duplicate, versions=versions).SerializeToString()
+        return build_small(pb.PushReply(duplicate=is_duplicate, versions=versions))
 
     def _check_incarnation(self, incarnation: int) -> None:
         """Refuse a request that was meant for the process that ran here before."""

@@ -15,7 +15,10 @@ from pserver.table.slab import Mapping
 
 _BUCKETS_PER_ROW_MAX = 8
 """A region is at least 1/4 full after it doubled (4 buckets a row), and all the regions left
-behind add up to less than the live ones (twice 4). Address space only: their pages went back."""
+behind add up to less than the live ones (twice 4). Address space only: their pages went back.
+Regions do not shrink, so more is needed when rows are erased and others come in other partitions;
+then the index is rebuilt, which leaves half of the buckets free: at most once in rows_max / 2 new
+rows."""
 
 
 class Index:
@@ -30,8 +33,9 @@ class Index:
             table: named in an error.
         """
         smallest = NUM_PARTITIONS * hashmap.BUCKETS_MIN * 4
-        buckets_max = max(smallest, _BUCKETS_PER_ROW_MAX * rows_max + smallest)
-        self._mapping = Mapping(2 * buckets_max, np.uint64, what=f"table {table!r}")
+        buckets_max = _BUCKETS_PER_ROW_MAX * rows_max + smallest
+        self._what = f"table {table!r}"
+        self._mapping = Mapping(2 * buckets_max, np.uint64, what=self._what)
         self._buckets: Words = self._mapping.array
         self._free_rows = free_rows
         self._heads: Heads = np.zeros((NUM_PARTITIONS, 4), np.int64)
@@ -65,17 +69,23 @@ class Index:
             row_ids: (U,) int64, written.
             created: (U,) int64, written: the positions of the keys whose row is new.
         """
-        num_created = hashmap.find_or_insert(
-            self._buckets,
-            self._heads,
-            self._counters,
-            self._free_rows,
-            keys,
-            row_ids,
-            created,
-        )
-        self._give_back()
-        return num_created
+        start = num_created = 0
+        while True:
+            num_created += hashmap.find_or_insert(
+                self._buckets,
+                self._heads,
+                self._counters,
+                self._free_rows,
+                keys,
+                start,
+                row_ids,
+                created[num_created:],
+            )
+            self._give_back()
+            start = int(self._counters[hashmap.NUM_DONE])
+            if start == keys.size:
+                return num_created
+            self._rebuild()
 
     def erase(self, keys: Keys) -> int:
         """Remove each key that is there, and return how many were."""
@@ -96,6 +106,12 @@ class Index:
             first, count = (int(word) for word in self._counters[position : position + 2])
             self._mapping.give_back(2 * first, 2 * count)
         self._counters[hashmap.NUM_LEFT] = 0
+
+    def _rebuild(self) -> None:
+        """Move all regions into fresh memory, as small as their rows allow."""
+        fresh = Mapping(self._buckets.size, np.uint64, what=self._what)
+        hashmap.rebuild(self._buckets, self._heads, self._counters, fresh.array)
+        self._mapping, self._buckets = fresh, fresh.array
 
     def check(self) -> None:
         """Assert every invariant; a programmer's tool, linear in the size of the index."""

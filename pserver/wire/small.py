@@ -23,9 +23,16 @@ def parse_small(kind: type[M], message: bytes) -> M:
         ShapeError: the bytes are not one.
     """
     try:
-        return kind.FromString(message)
+        parsed: M = kind.FromString(message)
     except DecodeError as error:
         raise ShapeError(f"bytes are no {kind.__name__}: {error}") from error
+    return parsed
+
+
+def build_small(message: Message) -> bytes:
+    """Return the bytes of a small message."""
+    encoded: bytes = message.SerializeToString()
+    return encoded
 
 
 def spec_of(message: pb.TableSpec) -> TableSpec:

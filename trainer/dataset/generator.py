@@ -49,6 +49,9 @@ NUM_DENSE: Final = 13
 SCALED_MIN: Final = 1000
 """``scale`` shrinks only slots of more ids than this."""
 
+SCALE_MAX: Final = 1e6
+"""10 million ids a slot times this is below 2^53, up to where keys of all slots are distinct."""
+
 INTERCEPT: Final = -1.2
 WEIGHT_SCALE: Final = 0.35
 DENSE_WEIGHTS: Final = np.linspace(-0.3, 0.3, NUM_DENSE)
@@ -62,7 +65,7 @@ _UNIT = 1.0 / (1 << 52)
 
 
 class Generator:
-    """An endless-looking data set of ``rows`` rows, made a batch at a time.
+    """A data set of ``rows`` rows, each batch made when it is asked for.
 
     Iterating begins at ``skip_rows`` each time; the last batch may be short. Immutable, so
     several threads may iterate at once, each with an iterator of its own.
@@ -86,7 +89,8 @@ class Generator:
             rows: where the data set ends, counted from row 0.
             skip_rows: rows already read, as in ``Batch.position`` of the last one used.
             alpha: exponent of the power law of ids; above 0. At 1 exactly its limit is used.
-            scale: multiplies the cardinality of every slot of more than 1000 ids; above 0.
+            scale: multiplies the cardinality of every slot of more than 1000 ids; above 0, at
+                most ``SCALE_MAX``.
 
         Raises:
             ValueError: an argument is out of its range.
@@ -97,9 +101,10 @@ class Generator:
             raise ValueError(
                 f"rows and skip_rows must be at least 0, got rows {rows}, skip_rows {skip_rows}"
             )
-        if not (0 < alpha < np.inf and 0 < scale < np.inf):
+        if not (0 < alpha < np.inf and 0 < scale <= SCALE_MAX):
             raise ValueError(
-                f"alpha and scale must be finite and above 0, got alpha {alpha}, scale {scale}"
+                f"alpha must be finite and above 0 and scale in (0, {SCALE_MAX:g}], "
+                f"got alpha {alpha}, scale {scale}"
             )
         self.cardinalities = scaled_cardinalities(scale)
         self._batch_size = batch_size

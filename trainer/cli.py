@@ -1,0 +1,109 @@
+"""The command ``trainer``: run a training job and say how it went.
+
+Exit status: 0 done; 1 a server, the network or the data failed; 2 settings that cannot work.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+import pserver
+from trainer.config import RunSettings
+from trainer.errors import TrainerError
+from trainer.job import Summary, run
+
+FAILURE_EXIT = 1
+"""Exit status when a server, the network or the data failed."""
+
+
+def make_parser() -> pserver.CommandParser:
+    """Return the parser of the whole command."""
+    parser = pserver.CommandParser(prog="trainer", description="Train models on pservers.")
+    parser.add_argument("--version", action="version", version=f"trainer {pserver.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    running = commands.add_parser("run", help="train a built-in model and score held-out rows")
+    running.add_argument("--config", help="TOML file; its [run] table holds these settings")
+    pserver.add_flags(running, RunSettings)
+    running.add_argument(
+        "--json",
+        action="store_true",
+        help="make the last line of standard output one JSON object with every figure",
+    )
+    running.set_defaults(run=_run)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our errors say it better
+    given = make_parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], None] = given.run
+    try:
+        command(given)
+    except pserver.ConfigError as error:
+        print(f"trainer {given.command}: {error}", file=sys.stderr)
+        return pserver.USAGE_EXIT
+    except (pserver.PserverError, TrainerError) as error:
+        print(f"trainer {given.command}: {error}", file=sys.stderr)
+        return FAILURE_EXIT
+    except KeyboardInterrupt:
+        print(f"trainer {given.command}: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _run(given: argparse.Namespace) -> None:
+    pserver.configure_logs("warning")
+    settings, _ = pserver.resolve(
+        RunSettings,
+        vars(given),
+        environ=os.environ,
+        prefix="TRAINER_",
+        file=given.config,
+        section="run",
+    )
+    summary = run(settings)
+    if given.json:
+        print(json.dumps(summary.as_dict()))
+    else:
+        _show(summary)
+
+
+def _show(summary: Summary) -> None:
+    """Print the summary for a person."""
+    table = Table(title=f"{summary.model} on {summary.data}", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    table.add_row("AUC", _auc_text(summary))
+    if summary.log_loss is not None:
+        table.add_row("log loss", f"{summary.log_loss:.4f} on {summary.eval_samples:,} rows")
+    table.add_row("samples/s", f"{summary.samples_per_s:,.0f} on {summary.device}")
+    table.add_row("communication", f"{100.0 * summary.comm_share:.1f} % of the training time")
+    table.add_row(
+        "trained", f"{summary.samples:,} rows, {summary.steps} steps, {summary.seconds:.1f} s"
+    )
+    bytes_text = (
+        "" if summary.bytes_per_row is None else f", {summary.bytes_per_row:.0f} bytes each"
+    )
+    table.add_row("table rows", f"{summary.rows:,} on {summary.shards} shards{bytes_text}")
+    if summary.retries:
+        table.add_row("retries", str(summary.retries))
+    if summary.bad_lines:
+        shown = "\n".join(summary.first_bad_lines)
+        table.add_row("bad lines", f"{summary.bad_lines} skipped\n{shown}")
+    Console().print(table)
+
+
+def _auc_text(summary: Summary) -> str:
+    """Return the AUC beside the best that is possible, as far as they are known."""
+    if summary.auc is None:
+        text = "no held-out rows (--eval-data or --eval-last)"
+        return text if summary.train_auc is None else f"{summary.train_auc:.4f} in training; {text}"
+    if summary.auc_ceiling is None:
+        return f"{summary.auc:.4f} on held-out rows"
+    return f"{summary.auc:.4f} on held-out rows; best possible {summary.auc_ceiling:.4f}"

@@ -1,0 +1,121 @@
+"""The settings of ``trainer run``, each with its one default.
+
+Rooms before and after: ``cli`` fills them from flags, environment (TRAINER_...) and TOML ([run]);
+``job`` builds a run from them.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pserver import ClientSettings, Settings
+
+
+class RunSettings(Settings):
+    """One training run."""
+
+    ps: Annotated[
+        str | None,
+        Field(description="HOST:PORT,... of the servers, shard 0 first; none: embedded shards"),
+    ] = None
+    shards: Annotated[
+        int, Field(ge=1, le=64, description="embedded shards, when --ps is not given")
+    ] = 2
+    data: Annotated[
+        str | None, Field(description="training file; none: generated Criteo-shaped rows")
+    ] = None
+    format: Annotated[Literal["criteo"], Field(description="of --data and --eval-data")] = "criteo"
+    bad_lines: Annotated[
+        Literal["skip", "fail"], Field(description="what a line that cannot be read does")
+    ] = "fail"
+    eval_data: Annotated[str | None, Field(description="held-out file, scored after training")] = (
+        None
+    )
+    eval_last: Annotated[
+        int | None,
+        Field(ge=1, description="hold out the last N rows of --data, or N generated rows"),
+    ] = None
+    rows: Annotated[int, Field(ge=1, le=10**12, description="generated training rows an epoch")] = (
+        2_000_000
+    )
+    scale: Annotated[
+        float,
+        Field(gt=0.0, le=1000.0, description="generated ids a slot, against Criteo's"),
+    ] = 1.0
+    alpha: Annotated[
+        float, Field(gt=0.0, le=10.0, description="Zipf exponent of generated ids")
+    ] = 1.05
+    model: Annotated[
+        Literal["lr", "fm", "wide_deep", "deepfm"], Field(description="built-in model")
+    ] = "deepfm"
+    dim: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=4096,
+            description="floats a row, the first of them the linear weight; none: the model's",
+        ),
+    ] = None
+    optimizer: Annotated[str, Field(description="rule of the table, see `pserver optimizers`")] = (
+        "adagrad:lr=0.05"
+    )
+    initializer: Annotated[str, Field(description="first weights of a row")] = (
+        "uniform:low=-0.01,high=0.01"
+    )
+    dense_optimizer: Annotated[
+        str, Field(description="rule of the dense part: sgd, adagrad or adam")
+    ] = "adam:lr=0.001"
+    epochs: Annotated[int, Field(ge=1, le=10**6, description="passes over the data")] = 1
+    steps: Annotated[
+        int | None, Field(ge=1, description="stop after this many steps; none: all the data")
+    ] = None
+    batch_size: Annotated[int, Field(ge=1, le=1 << 20, description="samples a step")] = 4096
+    seed: Annotated[
+        int, Field(ge=0, lt=1 << 63, description="of first weights and generated rows")
+    ] = 0
+    device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="of the dense part")] = (
+        "auto"
+    )
+    threads: Annotated[
+        int | None, Field(ge=1, le=1024, description="of torch; none: torch's own choice")
+    ] = None
+    prefetch: Annotated[
+        int,
+        Field(ge=0, le=64, description="batches whose rows are pulled ahead of their step"),
+    ] = 1
+    window: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1024,
+            description="requests to one shard on the wire at once; 1 makes a run reproducible",
+        ),
+    ] = ClientSettings().window
+    send_queue_size: Annotated[
+        int, Field(ge=1, le=65536, description="requests to one shard that may wait or be open")
+    ] = ClientSettings().send_queue_size
+    send_queue_bytes: Annotated[
+        int, Field(ge=1, le=1 << 40, description="bytes to one shard that may wait or be open")
+    ] = ClientSettings().send_queue_bytes
+    timeout_s: Annotated[
+        float,
+        Field(gt=0.0, le=86400.0, description="seconds a pull or push may take, with retries"),
+    ] = ClientSettings().timeout_s
+
+    @model_validator(mode="after")
+    def _check_held_out(self) -> Self:
+        """Refuse settings that contradict each other or would have no effect."""
+        if self.eval_data is not None and self.eval_last is not None:
+            raise ValueError("eval_data and eval_last both name the held-out rows; give one")
+        if self.eval_data is not None and self.data is None:
+            raise ValueError("eval_data needs data: generated rows have their own held-out rows")
+        return self
+
+    def client_settings(self) -> ClientSettings:
+        """Return the part that the client is made with."""
+        return ClientSettings(
+            timeout_s=self.timeout_s,
+            window=self.window,
+            send_queue_size=self.send_queue_size,
+            send_queue_bytes=self.send_queue_bytes,
+        )

@@ -1,0 +1,244 @@
+"""The training loop, as prose: fetch ahead, compute, push; and scoring held-out rows.
+
+Rooms before and after: ``dataset`` brings batches, ``embedding`` rows, a model the logits;
+``job`` puts them together, ``progress`` shows what each step reports.
+
+What always holds:
+    * With ``prefetch`` p, the pull for batch t + p leaves before batch t is computed, so it sees the
+      pushes of batches up to t - 1 at the most; with p = 0 and a window of one, all of them.
+    * Batches are trained in the order of the data set. Reading and dedupe happen in a thread of
+      their own, whose errors are raised here.
+"""
+
+import itertools
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn, optim
+from torch.nn import functional
+
+import pserver
+from trainer.dataset.batch import Batch
+from trainer.embedding import EmbeddingBag, Fetch
+from trainer.evaluate import auc, log_loss
+
+_POLL_S = 0.1  # how soon the reading thread sees that nobody wants more
+
+
+class CtrModel(nn.Module):
+    """A table's rows and a dense part that together give one logit a sample."""
+
+    def __init__(self, bag: EmbeddingBag, dense: nn.Module, *, device: torch.device) -> None:
+        """Join the two.
+
+        Args:
+            bag: a module with pooling "sum".
+            dense: called with rows (B, F, D) and dense features (B, num_dense).
+            device: of the dense part.
+        """
+        super().__init__()
+        self.bag = bag
+        self.dense = dense.to(device)
+        self._device = device
+
+    def fetch(self, batch: Batch, *, distinct: pserver.Distinct | None = None) -> Fetch:
+        """Ask for the rows of a batch without waiting."""
+        # One key a bag is a matrix of one column; ragged bags come with offsets.
+        keys = batch.keys if batch.offsets is not None else batch.keys.reshape(-1, 1)
+        return self.bag.fetch(keys, distinct=distinct)
+
+    def forward(self, batch: Batch, fetch: Fetch) -> Tensor:
+        """Return the (B,) logits of a batch."""
+        rows = self.bag(fetch, batch.offsets)
+        rows = rows.view(batch.num_samples, batch.num_slots, -1)
+        logits: Tensor = self.dense(rows, torch.from_numpy(batch.dense).to(self._device))
+        return logits
+
+    def labels(self, batch: Batch) -> Tensor:
+        """Return the (B,) labels where the logits are."""
+        return torch.from_numpy(batch.labels).to(self._device)
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one step did.
+
+    Attributes:
+        step: from 1.
+        batch: what was trained on.
+        loss: mean log loss of the batch, before the step.
+        probabilities: (B,) float32 predictions, before the step.
+    """
+
+    step: int
+    batch: Batch
+    loss: float
+    probabilities: NDArray[np.float32]
+
+
+class _Failure:
+    """An error of the reading thread, on its way to the loop."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def read_ahead(
+    batches: Iterable[Batch], bag: EmbeddingBag, *, depth: int
+) -> Iterator[tuple[Batch, pserver.Distinct]]:
+    """Yield batches with their distinct keys, read and deduped in another thread.
+
+    Args:
+        batches: in order.
+        bag: whose keys they are.
+        depth: batches that may be ready and waiting, at least 1.
+
+    Raises:
+        Exception: what reading raised, after the batches before it.
+    """
+    ready: queue.Queue[tuple[Batch, pserver.Distinct] | _Failure | None] = queue.Queue(depth)
+    is_over = threading.Event()
+
+    def put(item: tuple[Batch, pserver.Distinct] | _Failure | None) -> bool:
+        while not is_over.is_set():
+            try:
+                ready.put(item, timeout=_POLL_S)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def read() -> None:
+        try:
+            for batch in batches:
+                if not put((batch, bag.distinct(batch.keys))):
+                    return
+        except Exception as error:  # noqa: BLE001 - raised in the loop
+            put(_Failure(error))
+            return
+        put(None)
+
+    thread = threading.Thread(target=read, name="trainer-read", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, _Failure):
+                raise item.error
+            yield item
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def train(
+    model: CtrModel,
+    batches: Iterable[Batch],
+    *,
+    optimizer: optim.Optimizer,
+    prefetch: int = 1,
+    steps_max: int | None = None,
+    on_step: Callable[[StepReport], None] = lambda _: None,
+) -> int:
+    """Train on batches in order and return the number of steps.
+
+    All that was pushed is applied when this returns.
+
+    Args:
+        model: its table and dense part are trained.
+        batches: the data, epochs included.
+        optimizer: of the dense part.
+        prefetch: batches whose rows are pulled ahead of their step.
+        steps_max: stop after that many.
+        on_step: called after each step.
+
+    Raises:
+        pserver.PserverError: a pull or push failed; the run cannot go on.
+        trainer.TrainerError: the data could not be read.
+    """
+    model.train()
+    source = itertools.islice(read_ahead(batches, model.bag, depth=prefetch + 1), steps_max)
+    ahead: deque[tuple[Batch, Fetch]] = deque()
+    step = 0
+    for batch, distinct in source:
+        ahead.append((batch, model.fetch(batch, distinct=distinct)))
+        if len(ahead) > prefetch:
+            step += 1
+            on_step(_step(model, *ahead.popleft(), optimizer=optimizer, step=step))
+    while ahead:
+        step += 1
+        on_step(_step(model, *ahead.popleft(), optimizer=optimizer, step=step))
+    model.bag.flush()
+    return step
+
+
+def _step(
+    model: CtrModel, batch: Batch, fetch: Fetch, *, optimizer: optim.Optimizer, step: int
+) -> StepReport:
+    """Compute one batch, push the rows' gradients, step the dense part."""
+    optimizer.zero_grad(set_to_none=True)
+    logits = model(batch, fetch)
+    loss = functional.binary_cross_entropy_with_logits(logits, model.labels(batch))
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    probabilities: NDArray[np.float32] = torch.sigmoid(logits.detach()).cpu().numpy()
+    return StepReport(step, batch, loss.item(), probabilities)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How good a model is on held-out rows.
+
+    Attributes:
+        samples: how many there were.
+        auc: exact; NaN if they were of one class only.
+        log_loss: in nats.
+        auc_ceiling: the teacher's AUC on the same rows, the best that can be reached; None where
+            the data is real.
+        seconds: that scoring took.
+    """
+
+    samples: int
+    auc: float
+    log_loss: float
+    auc_ceiling: float | None
+    seconds: float
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def score(model: CtrModel, batches: Iterable[Batch]) -> Score:
+    """Score held-out rows; nothing on the servers changes.
+
+    Args:
+        model: put into evaluation mode while this runs.
+        batches: the rows.
+    """
+    begin = time.perf_counter()
+    was_training = model.training
+    model.eval()
+    probabilities, labels, teachers = [], [], []
+    try:
+        for batch in batches:
+            logits = model(batch, model.fetch(batch))
+            probabilities.append(torch.sigmoid(logits).cpu().numpy())
+            labels.append(batch.labels)
+            if batch.teacher is not None:
+                teachers.append(batch.teacher)
+    finally:
+        model.train(was_training)
+    empty = np.empty(0, np.float32)
+    scores = np.concatenate([empty, *probabilities])
+    truth = np.concatenate([empty, *labels])
+    return Score(
+        samples=truth.size,
+        auc=auc(scores, truth),
+        log_loss=log_loss(scores, truth),
+        auc_ceiling=auc(np.concatenate(teachers), truth) if teachers else None,
+        seconds=time.perf_counter() - begin,
+    )
