@@ -39,7 +39,7 @@ test-nojit:  ## kernels and tables as plain Python, so a debugger can step throu
 	NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest tests/unit/kernel tests/unit/table
 
 bench:  ## one benchmark: make bench NAME=kernel
-	$(PYTHON) -m bench.$(NAME)
+	$(PYTHON) -m bench $(NAME)
 
 loc:  ## lines a file and a package, and the change against main
 	@git ls-files -co --exclude-standard '*.py' | grep -v _pb2 | xargs wc -l | awk '$$2 != "total" {split($$2, p, "/"); n[p[1]] += $$1; print} END {for (k in n) printf "%8d %s (all)\n", n[k], k}'

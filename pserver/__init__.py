@@ -40,6 +40,7 @@ from pserver.placement import partition_of, shard_of
 from pserver.spec import Rule, TableSpec, parse_rule
 
 __all__ = [
+    "USAGE_EXIT",
     "Client",
     "ClientSettings",
     "ClusterError",
@@ -66,7 +67,6 @@ __all__ = [
     "TransientError",
     "UnavailableError",
     "UnknownTableError",
-    "USAGE_EXIT",
     "__version__",
     "add_flags",
     "as_keys",

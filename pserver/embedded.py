@@ -5,12 +5,15 @@ else is the path of a real cluster, messages included, so this is how tests and 
 work.
 """
 
+import asyncio
 from collections.abc import Sequence
 
+from pserver.client.channel import no_answer
 from pserver.client.client import Client
 from pserver.client.connect import make_client
 from pserver.config import ClientSettings, ServeSettings
 from pserver.deadline import Deadline
+from pserver.placement import shard_of_partition
 from pserver.server.servicer import Servicer
 
 
@@ -24,7 +27,12 @@ class InProcessChannel:
 
     async def call(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
         """Answer one request; see ``Channel.call``."""
-        return await self._servicer.call(method, message)
+        timeout_s = deadline.remaining_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._servicer.call(method, message)
+        except TimeoutError:
+            raise no_answer(method, self.endpoint, timeout_s) from None
 
     async def close(self) -> None:
         """Close the shard."""
@@ -32,7 +40,12 @@ class InProcessChannel:
 
 
 def make_shards(num_shards: int) -> Sequence[Servicer]:
-    """Return the shards of a cluster, in this process."""
+    """Return the shards of a cluster, in this process.
+
+    Raises:
+        ConfigError: ``num_shards`` is out of range.
+    """
+    shard_of_partition(num_shards)  # which checks it
     queue_max = ServeSettings().queue_max
     return [
         Servicer(shard=shard, num_shards=num_shards, queue_max=queue_max)
@@ -47,7 +60,10 @@ def embedded(num_shards: int = 2, *, settings: ClientSettings | None = None) -> 
         num_shards: shards, each with a thread of its own.
         settings: timeouts and limits.
 
-    >>> import numpy as np
+    Raises:
+        ConfigError: ``num_shards`` is out of range.
+
+    >>> from pserver.spec import TableSpec
     >>> with embedded(2) as client:
     ...     _ = client.create_table(TableSpec(name="t", dim=2, optimizer="sgd:lr=1"))
     ...     _ = client.assign("t", [7], [[1.0, 2.0]])

@@ -8,7 +8,7 @@
     │   ├── UnknownTableError    no table of that name
     │   ├── SpecMismatchError    a table of that name with another spec
     │   ├── ShapeError           lengths, dtypes or bytes that do not fit
-    │   └── NotFiniteError       NaN or infinity where a number must be
+    │   └── NotFiniteError       NaN, infinity or a number too large to compute with
     ├── TransientError           the world's; the send queue retries until the deadline
     │   ├── UnavailableError     no connection, or the server is going down
     │   └── OverloadedError      a queue of the server is full
@@ -51,7 +51,7 @@ class ShapeError(RequestError):
 
 
 class NotFiniteError(RequestError):
-    """NaN or infinity in a gradient or weight. The whole message was refused."""
+    """NaN, infinity or a huge number in a gradient or weight. The whole message was refused."""
 
 
 class TransientError(PserverError):

@@ -65,9 +65,12 @@ class _AtScrape(Collector):
 
 
 class _Method:
-    """Counters of one method."""
+    """Counters of one method; its series are looked up once, which costs more than to count."""
 
-    def __init__(self) -> None:
+    def __init__(self, received: Counter, sent: Counter) -> None:
+        self.received = received
+        self.sent = sent
+        self.seconds: dict[str, Histogram] = {}  # by code
         self.calls = 0
         self.errors = 0
         self.recent: deque[tuple[float, float]] = deque(maxlen=_RECENT_MAX)
@@ -105,10 +108,15 @@ class Metrics:
             received: bytes of the request.
             sent: bytes of the reply, 0 for an error.
         """
-        self._seconds.labels(method, code).observe(seconds)
-        self._received.labels(method).inc(received)
-        self._sent.labels(method).inc(sent)
-        entry = self._methods.setdefault(method, _Method())
+        entry = self._methods.get(method)
+        if entry is None:
+            entry = _Method(self._received.labels(method), self._sent.labels(method))
+            self._methods[method] = entry
+        if code not in entry.seconds:
+            entry.seconds[code] = self._seconds.labels(method, code)
+        entry.seconds[code].observe(seconds)
+        entry.received.inc(received)
+        entry.sent.inc(sent)
         entry.calls += 1
         entry.errors += code != "OK"
         entry.recent.append((time.monotonic(), seconds))

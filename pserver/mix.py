@@ -27,7 +27,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2^64 divided by the golden ratio: SplitMix64's increment."""
 
 
-@njit(nogil=True, cache=True, inline="always")
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
 def mix64(key: np.uint64) -> np.uint64:
     """Return the SplitMix64 finalizer of one key.
 

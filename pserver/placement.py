@@ -25,7 +25,7 @@ PLACEMENT_VERSION = 1
 """Raised when partitions move between shards."""
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _partitions(keys: Keys, out: NDArray[np.int32]) -> None:
     for i in range(keys.size):
         out[i] = np.int32(mix64(keys[i]) >> np.uint64(54))
@@ -95,7 +95,7 @@ def partitions_of_shard(shard: int, num_shards: int) -> tuple[int, int]:
     return int(np.searchsorted(shards, shard)), int(np.searchsorted(shards, shard, side="right"))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def first_foreign(keys: Keys, begin: int, end: int) -> int:
     """Return the position of the first key whose partition is not in [begin, end), or -1."""
     for i in range(keys.size):

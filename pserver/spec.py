@@ -47,7 +47,8 @@ def parse_rule(text: str, *, where: str) -> Rule:
     >>> parse_rule("adagrad:lr=0.05,state=row", where="x")
     Rule(name='adagrad', options={'lr': '0.05', 'state': 'row'})
     """
-    name, colon, rest = text.strip().partition(":")
+    name, colon, rest = text.partition(":")
+    name = name.strip()
     options: dict[str, str] = {}
     for item in rest.split(",") if colon else ():
         key, equals, value = (part.strip() for part in item.partition("="))

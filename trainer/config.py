@@ -10,6 +10,9 @@ from pydantic import Field, model_validator
 
 from pserver import ClientSettings, Settings
 
+_IDLE_WITH = {"shards": "ps", "rows": "data", "scale": "data", "alpha": "data"}
+"""Settings that nothing reads when the other one is given."""
+
 
 class RunSettings(Settings):
     """One training run."""
@@ -36,7 +39,7 @@ class RunSettings(Settings):
         Field(ge=1, description="hold out the last N rows of --data, or N generated rows"),
     ] = None
     rows: Annotated[int, Field(ge=1, le=10**12, description="generated training rows an epoch")] = (
-        2_000_000
+        3_000_000
     )
     scale: Annotated[
         float,
@@ -57,7 +60,7 @@ class RunSettings(Settings):
         ),
     ] = None
     optimizer: Annotated[str, Field(description="rule of the table, see `pserver optimizers`")] = (
-        "adagrad:lr=0.05"
+        "adagrad:lr=0.02"
     )
     initializer: Annotated[str, Field(description="first weights of a row")] = (
         "uniform:low=-0.01,high=0.01"
@@ -103,12 +106,15 @@ class RunSettings(Settings):
     ] = ClientSettings().timeout_s
 
     @model_validator(mode="after")
-    def _check_held_out(self) -> Self:
+    def _check_together(self) -> Self:
         """Refuse settings that contradict each other or would have no effect."""
         if self.eval_data is not None and self.eval_last is not None:
             raise ValueError("eval_data and eval_last both name the held-out rows; give one")
         if self.eval_data is not None and self.data is None:
             raise ValueError("eval_data needs data: generated rows have their own held-out rows")
+        for name, other in _IDLE_WITH.items():
+            if name in self.model_fields_set and getattr(self, other) is not None:
+                raise ValueError(f"{name} has no effect when {other} is given; leave one out")
         return self
 
     def client_settings(self) -> ClientSettings:

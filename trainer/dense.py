@@ -3,6 +3,7 @@
 Rooms before and after: ``cli`` brings ``adam:lr=0.001``; ``loop`` steps what is made here.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -51,9 +52,11 @@ def make_dense_optimizer(
         try:
             values[option] = float(value)
         except ValueError:
+            values[option] = math.nan
+        if not math.isfinite(values[option]):
             raise pserver.ConfigError(
-                f"{where}: {rule.name}:{option} must be a number, got {value!r}"
-            ) from None
+                f"{where}: {rule.name}:{option} must be a finite number, got {value!r}"
+            )
     arguments: dict[str, object] = dict(values)
     if "beta1" in arguments:
         arguments["betas"] = (arguments.pop("beta1"), arguments.pop("beta2"))

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 import pserver
 from trainer.pooling import Pooling, pool
@@ -64,7 +65,7 @@ class EmbeddingBag(nn.Module):
     the servers; ``parameters()`` is empty, so a torch optimizer sees the dense part only.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a table's spec, given by name
         self,
         client: pserver.Client,
         table: str,
@@ -104,14 +105,19 @@ class EmbeddingBag(nn.Module):
         self._client = client
         self._device = torch.device(device)
 
+    @override
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows of this module."""
         return f"{self.spec.name!r}, dim={self.spec.dim}, pooling={self.pooling}"
 
     def distinct(self, keys: KeysLike) -> pserver.Distinct:
         """Return the distinct keys of a batch; may be called from another thread, ahead of time."""
-        array = keys.detach().cpu().numpy() if isinstance(keys, Tensor) else keys
-        return pserver.dedupe(pserver.as_keys(array, where=f"embedding {self.spec.name!r}"))
+        where = f"embedding {self.spec.name!r}"
+        try:
+            array = keys.detach().cpu().numpy() if isinstance(keys, Tensor) else keys
+        except TypeError:  # a dtype of torch that numpy does not have
+            raise pserver.ShapeError(f"{where}: keys must be integers, got {keys.dtype}") from None
+        return pserver.dedupe(pserver.as_keys(array, where=where))
 
     def fetch(self, keys: KeysLike, *, distinct: pserver.Distinct | None = None) -> Fetch:
         """Ask for the rows of a batch without waiting, to be handed to ``forward`` later.
@@ -138,6 +144,7 @@ class EmbeddingBag(nn.Module):
         self._client.flush()
         self.comm.push_s += time.perf_counter() - begin
 
+    @override
     def forward(
         self,
         keys: KeysLike | Fetch,
@@ -158,7 +165,7 @@ class EmbeddingBag(nn.Module):
             pserver.ShapeError: keys or offsets do not fit; nothing was pulled.
         """
         fetch = keys if isinstance(keys, Fetch) else None
-        shape = fetch.shape if fetch is not None else tuple(keys.shape)  # type: ignore[union-attr]
+        shape = fetch.shape if fetch is not None else tuple(keys.shape)
         ends = self._ends(shape, offsets)
         if fetch is None:
             fetch = self.fetch(keys)  # type: ignore[arg-type]
@@ -170,7 +177,9 @@ class EmbeddingBag(nn.Module):
         rows = rows.to(self._device)
         if self.training and torch.is_grad_enabled():
             rows.requires_grad_()
-            rows.register_post_accumulate_grad_hook(lambda leaf: self._push(fetch.distinct, leaf))
+            rows.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda leaf: self._push(fetch.distinct, leaf)
+            )
         out = pool(rows, fetch.distinct.inverse, ends, self.pooling)
         return out.view(*shape, self.spec.dim) if self.pooling == "none" else out
 
@@ -201,12 +210,12 @@ class EmbeddingBag(nn.Module):
                 f"{shape} {'without' if offsets is None else 'with'} offsets"
             )
         array = offsets.detach().cpu().numpy() if isinstance(offsets, Tensor) else offsets
-        begins = np.ascontiguousarray(array)
-        if begins.ndim != 1 or begins.dtype.kind not in "iu":
+        if array.ndim != 1 or array.dtype.kind not in "iu":
             raise pserver.ShapeError(
-                f"{where}: offsets must be (bags,) integers, got {begins.shape} {begins.dtype}"
+                f"{where}: offsets must be (bags,) integers, got {array.shape} {array.dtype}"
             )
-        ends = np.append(begins[1:], count).astype(np.int64)
+        begins = array.astype(np.int64)
+        ends = np.append(begins[1:], count)
         if begins.size == 0:
             if count:
                 raise pserver.ShapeError(f"{where}: {count} keys came with no bag to hold them")

@@ -15,9 +15,10 @@ import torch
 import pserver
 from trainer.config import RunSettings
 from trainer.dataset import Batch, CriteoReader, Generator, count_rows
+from trainer.dataset.criteo import SHOWN_BAD_LINES_MAX
 from trainer.dense import choose_device, make_dense_optimizer
 from trainer.embedding import EmbeddingBag
-from trainer.errors import DataError
+from trainer.errors import DataError, TrainerError
 from trainer.loop import CtrModel, Score, StepReport, score, train
 from trainer.model import MODELS, make_model
 from trainer.progress import ProgressView
@@ -68,7 +69,7 @@ class Summary:
         rows: rows of the table over all shards.
         bytes_per_row: weights, state, epoch and index; None while there are no rows.
         retries: requests that had to be sent again.
-        bad_lines: lines skipped in the last pass.
+        bad_lines: lines skipped in the last pass over the training rows, and in the held-out ones.
         first_bad_lines: the first five of those, as file:line and reason.
     """
 
@@ -136,37 +137,28 @@ def _generated(settings: RunSettings) -> Data:
 
 def _criteo(settings: RunSettings, path: str) -> tuple[Data, list[CriteoReader]]:
     """Return the rows of Criteo files."""
-    total = _count(path)
+    total = count_rows(path)
     held_out_rows = settings.eval_last or 0
     rows = total - held_out_rows
     if rows < 1:
         held = f", of which the last {held_out_rows} are held out" if held_out_rows else ""
         raise DataError(f"{path}: {total} rows{held}: nothing is left to train on")
+    readers = [_reader(settings, path, rows_max=rows)]
     if settings.eval_data is not None:
-        _count(settings.eval_data)
-    reader = _reader(settings, path, rows_max=rows)
-    held_out: Callable[[], Iterable[Batch]] | None = None
-    if settings.eval_data is not None:
-        held_out = lambda path=settings.eval_data: _reader(settings, path)  # noqa: E731
+        if count_rows(settings.eval_data) < 1:
+            raise DataError(f"{settings.eval_data}: 0 rows: nothing to score")
+        readers.append(_reader(settings, settings.eval_data))
     elif held_out_rows:
-        held_out = lambda: _reader(settings, path, skip_rows=rows)  # noqa: E731
+        readers.append(_reader(settings, path, skip_rows=rows))
     data = Data(
-        train=lambda: reader,
-        held_out=held_out,
+        train=lambda: readers[0],
+        held_out=(lambda: readers[1]) if len(readers) > 1 else None,
         rows=rows,
         num_slots=26,
         num_dense=13,
         source=f"{path}, {rows:,} rows",
     )
-    return data, [reader]
-
-
-def _count(path: str) -> int:
-    """Return the rows of a file."""
-    try:
-        return count_rows(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
+    return data, readers
 
 
 def _reader(
@@ -200,18 +192,21 @@ def make_ctr_model(
     """Return the model that the settings name, its table made, and its dense optimizer.
 
     Raises:
-        pserver.ConfigError, TrainerError: a setting cannot work.
+        pserver.ConfigError: a setting cannot work.
         pserver.SpecMismatchError: the servers have the table with another spec.
     """
     device = choose_device(settings.device)
     dim = settings.dim or MODELS[settings.model].default_dim
-    dense = make_model(
-        settings.model,
-        num_slots=data.num_slots,
-        num_dense=data.num_dense,
-        dim=dim,
-        seed=settings.seed,
-    )
+    try:
+        dense = make_model(
+            settings.model,
+            num_slots=data.num_slots,
+            num_dense=data.num_dense,
+            dim=dim,
+            seed=settings.seed,
+        )
+    except TrainerError as error:  # the dim does not suit the model
+        raise pserver.ConfigError(f"--dim: {error}") from error
     optimizer = make_dense_optimizer(settings.dense_optimizer, dense.to(device).parameters())
     bag = EmbeddingBag(
         client,
@@ -284,7 +279,7 @@ def run(
         )
 
 
-def _summary(  # noqa: PLR0913 - one place where everything meets
+def _summary(
     settings: RunSettings,
     data: Data,
     client: pserver.Client,
@@ -310,7 +305,9 @@ def _summary(  # noqa: PLR0913 - one place where everything meets
         bytes_per_row=num_bytes / rows if rows else None,
         retries=client.retries,
         bad_lines=sum(reader.counts.bad_lines for reader in readers),
-        first_bad_lines=[line for reader in readers for line in reader.counts.first_bad_lines],
+        first_bad_lines=[line for r in readers for line in r.counts.first_bad_lines][
+            :SHOWN_BAD_LINES_MAX
+        ],
         **figures,  # type: ignore[arg-type]
     )
 

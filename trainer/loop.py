@@ -10,12 +10,13 @@ What always holds:
       their own, whose errors are raised here.
 """
 
+import contextlib
 import itertools
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn, optim
 from torch.nn import functional
+from typing_extensions import override
 
 import pserver
 from trainer.dataset.batch import Batch
@@ -54,6 +56,7 @@ class CtrModel(nn.Module):
         keys = batch.keys if batch.offsets is not None else batch.keys.reshape(-1, 1)
         return self.bag.fetch(keys, distinct=distinct)
 
+    @override
     def forward(self, batch: Batch, fetch: Fetch) -> Tensor:
         """Return the (B,) logits of a batch."""
         rows = self.bag(fetch, batch.offsets)
@@ -86,14 +89,16 @@ class StepReport:
 class _Failure:
     """An error of the reading thread, on its way to the loop."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
 def read_ahead(
     batches: Iterable[Batch], bag: EmbeddingBag, *, depth: int
-) -> Iterator[tuple[Batch, pserver.Distinct]]:
+) -> Generator[tuple[Batch, pserver.Distinct], None, None]:
     """Yield batches with their distinct keys, read and deduped in another thread.
+
+    The thread ends with the generator: close it if it is not read to its end.
 
     Args:
         batches: in order.
@@ -120,7 +125,7 @@ def read_ahead(
             for batch in batches:
                 if not put((batch, bag.distinct(batch.keys))):
                     return
-        except Exception as error:  # noqa: BLE001 - raised in the loop
+        except BaseException as error:  # noqa: BLE001 - raised in the loop, which waits for it
             put(_Failure(error))
             return
         put(None)
@@ -163,14 +168,14 @@ def train(
         trainer.TrainerError: the data could not be read.
     """
     model.train()
-    source = itertools.islice(read_ahead(batches, model.bag, depth=prefetch + 1), steps_max)
     ahead: deque[tuple[Batch, Fetch]] = deque()
     step = 0
-    for batch, distinct in source:
-        ahead.append((batch, model.fetch(batch, distinct=distinct)))
-        if len(ahead) > prefetch:
-            step += 1
-            on_step(_step(model, *ahead.popleft(), optimizer=optimizer, step=step))
+    with contextlib.closing(read_ahead(batches, model.bag, depth=prefetch + 1)) as source:
+        for batch, distinct in itertools.islice(source, steps_max):
+            ahead.append((batch, model.fetch(batch, distinct=distinct)))
+            if len(ahead) > prefetch:
+                step += 1
+                on_step(_step(model, *ahead.popleft(), optimizer=optimizer, step=step))
     while ahead:
         step += 1
         on_step(_step(model, *ahead.popleft(), optimizer=optimizer, step=step))
@@ -211,7 +216,7 @@ class Score:
     seconds: float
 
 
-@torch.no_grad()  # type: ignore[untyped-decorator]
+@torch.no_grad()
 def score(model: CtrModel, batches: Iterable[Batch]) -> Score:
     """Score held-out rows; nothing on the servers changes.
 

@@ -18,7 +18,9 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from typing_extensions import override
 
 Pooling: TypeAlias = Literal["sum", "mean", "none"]
 """How the rows of a bag become one: added, averaged, or not at all."""
@@ -27,7 +29,7 @@ Floats: TypeAlias = NDArray[np.float32]
 Positions: TypeAlias = NDArray[np.int64]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _spread(
     rows: Floats,  # (U * D,)
     dim: int,
@@ -43,7 +45,7 @@ def _spread(
             out[target + np.uint64(k)] = rows[source + np.uint64(k)]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _collect(
     grads: Floats,  # (N * D,)
     dim: int,
@@ -59,7 +61,7 @@ def _collect(
             out[target + np.uint64(k)] += grads[source + np.uint64(k)]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _pool(
     rows: Floats,  # (U * D,)
     dim: int,
@@ -84,7 +86,7 @@ def _pool(
         begin = end
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _unpool(
     grads: Floats,  # (bags * D,)
     dim: int,
@@ -119,7 +121,8 @@ class _Spread(torch.autograd.Function):
     """rows (U, D) to occurrences (N, D)."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, inverse: Positions) -> Tensor:  # noqa: ANN401 - torch's own
+    @override
+    def forward(ctx: Any, rows: Tensor, inverse: Positions) -> Tensor:
         dim = rows.shape[1]
         out = torch.empty((inverse.size, dim))
         _spread(_flat(rows), dim, inverse, _flat(out))
@@ -127,7 +130,9 @@ class _Spread(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override] # noqa: ANN401
+    @override
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         out = torch.zeros(ctx.shape)
         _collect(_flat(grad), ctx.shape[1], ctx.inverse, _flat(out))
         return out, None
@@ -137,8 +142,9 @@ class _Pool(torch.autograd.Function):
     """rows (U, D) to bags (bags, D)."""
 
     @staticmethod
+    @override
     def forward(
-        ctx: Any,  # noqa: ANN401 - torch's own
+        ctx: Any,
         rows: Tensor,
         inverse: Positions,
         ends: Positions,
@@ -151,7 +157,9 @@ class _Pool(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override] # noqa: ANN401
+    @override
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         out = torch.zeros(ctx.shape)
         _unpool(_flat(grad), ctx.shape[1], ctx.inverse, ctx.ends, ctx.is_mean, _flat(out))
         return out, None, None, None
@@ -178,5 +186,5 @@ def pool(rows: Tensor, inverse: Positions, ends: Positions | None, pooling: Pool
     if pooling == "none":
         return functional.embedding(index, rows)
     assert ends is not None
-    begins = torch.from_numpy(np.concatenate(([0], ends[:-1])).astype(np.int64)).to(rows.device)
+    begins = torch.from_numpy(np.append(0, ends)[:-1]).to(rows.device)
     return functional.embedding_bag(index, rows, begins, mode=pooling)

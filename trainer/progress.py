@@ -4,7 +4,6 @@ Rooms before and after: ``job`` reports each step; on a terminal this is one liv
 line every few seconds.
 """
 
-import sys
 import time
 from types import TracebackType
 
@@ -77,9 +76,9 @@ class ProgressView:
         self._loss += weight * (report.loss - self._loss)
         now = time.perf_counter()
         is_last = report.step == self._steps
-        if now - self._shown_s < (_REFRESH_EVERY_S if self._is_live else _LINE_EVERY_S):
-            if not is_last:
-                return
+        every_s = _REFRESH_EVERY_S if self._is_live else _LINE_EVERY_S
+        if now - self._shown_s < every_s and not is_last:
+            return
         self._shown_s = now
         facts = (
             f"{self._samples / (now - self._begin_s):,.0f} samples/s  loss {self._loss:.4f}  "
@@ -89,4 +88,4 @@ class ProgressView:
             self._bar.update(self._task, completed=report.step, facts=facts)
         else:
             of = f"/{self._steps}" if self._steps else ""
-            print(f"{self._title}: step {report.step}{of}  {facts}", file=sys.stderr, flush=True)
+            self._console.out(f"{self._title}: step {report.step}{of}  {facts}", highlight=False)

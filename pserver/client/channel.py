@@ -38,6 +38,11 @@ class Channel(Protocol):
 Call = Callable[..., Awaitable[bytes]]
 
 
+def no_answer(method: str, endpoint: str, timeout_s: float) -> DeadlineError:
+    """Return the error of a call that was not answered in time."""
+    return DeadlineError(f"{method}: no answer from {endpoint} within {timeout_s:.1f} s")
+
+
 class GrpcChannel:
     """A channel to a server process. Made and used on the client's event loop."""
 
@@ -71,9 +76,7 @@ class GrpcChannel:
         text = error.details() or error.code().name
         ours = from_status(error.code(), f"{method} at {self.endpoint}: {text}", metadata)
         if isinstance(ours, DeadlineError):
-            return DeadlineError(
-                f"{method}: no answer from {self.endpoint} within {timeout_s:.1f} s"
-            )
+            return no_answer(method, self.endpoint, timeout_s)
         return ours
 
     async def close(self) -> None:

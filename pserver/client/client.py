@@ -14,19 +14,25 @@ send it. A push that failed without being waited for is raised by the next push 
 import itertools
 import secrets
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pserver.arrays import Counts, Floats, Keys, RowIds
+from pserver.arrays import Keys, RowIds
 from pserver.client.dedupe import dedupe
-from pserver.client.inputs import as_block, as_counts, as_keys
+from pserver.client.gradients import (
+    Gradients,
+    as_assigned,
+    as_gradients,
+    check_gradients,
+    check_keys,
+)
+from pserver.client.inputs import as_keys
 from pserver.client.membership import ShardInfo
-from pserver.client.pending import PendingPull, PendingPush, Reply, wait_for
-from pserver.client.route import Router, cargoes
+from pserver.client.pending import PendingPull, PendingPush, Reply, Unwaited, wait_for
+from pserver.client.route import Router, cargoes, naming_all_last
 from pserver.client.runtime import Runtime
 from pserver.client.sendqueue import SendQueue
 from pserver.config import ClientSettings
@@ -38,10 +44,7 @@ from pserver.spec import TableSpec
 from pserver.table.registry import spelled_out
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import TRAINER_BYTES, PushId, build_pull, build_push
-from pserver.wire.small import parse_small, proto_of, spec_of
-
-Gradients = tuple[Keys, Floats, Counts]
-"""What is pushed to one table: (U,) distinct keys, (U * dim,) gradients, (U,) or (0,) counts."""
+from pserver.wire.small import build_small, parse_small, proto_of, spec_of
 
 
 class Client:
@@ -68,7 +71,8 @@ class Client:
         self._trainer = secrets.token_bytes(TRAINER_BYTES)
         self._counters = [itertools.count() for _ in shards]
         self._order = threading.Lock()  # a push enters all queues before the next one does
-        self._unwaited: deque[PendingPush] = deque()
+        self._unwaited = Unwaited()
+        self._closing = threading.Lock()
         self._is_closed = False
 
     def __enter__(self) -> "Client":
@@ -111,17 +115,10 @@ class Client:
         """
         full = spelled_out(spec)
         deadline = self._deadline()
-        replies = [
-            self._put(
-                shard,
-                "CreateTable",
-                pb.CreateTableRequest(
-                    incarnation=info.incarnation, spec=proto_of(full)
-                ).SerializeToString(),
-                deadline,
-            )
-            for shard, info in enumerate(self.shards)
-        ]
+        replies = []
+        for shard, info in enumerate(self.shards):
+            request = pb.CreateTableRequest(incarnation=info.incarnation, spec=proto_of(full))
+            replies.append(self._put(shard, "CreateTable", build_small(request), deadline))
         for reply in replies:
             message = wait_for(reply, deadline=deadline, what=f"create table {spec.name!r}")
             self._specs[spec.name] = spec_of(parse_small(pb.CreateTableReply, message).spec)
@@ -192,6 +189,8 @@ class Client:
         self._check_open()
         names = list(keys)
         specs = [self.spec(name) for name in names]
+        for name in names:
+            check_keys(keys[name], where=f"pull {name!r}")
         deadline = self._deadline()
         sent = []
         orders = [self._router.split(keys[name]) for name in names]
@@ -228,7 +227,9 @@ class Client:
 
         Raises:
             UnknownTableError, ShapeError: nothing was sent.
-            NotFiniteError, TableFullError: a shard refused its part and applied nothing of it.
+            NotFiniteError, TableFullError: a shard refused its part and applied nothing of it; of
+                a push larger than one message, each part that fits one is such a part.
+            PserverError: an earlier push that was not waited for failed; this one was not sent.
             DeadlineError: not all shards answered in time; the message names one that did not.
                 Whether it applied its part is not known.
         """
@@ -258,11 +259,15 @@ class Client:
             What is on its way. A failure is also raised by the next ``start_push`` or ``flush``.
 
         Raises:
+            UnknownTableError, ShapeError: nothing was sent.
             PserverError: an earlier push failed; this one was not sent.
         """
-        self._reap()
+        self._check_open()
+        self._unwaited.reap()
+        for name, arrays in gradients.items():
+            check_gradients(arrays, dim=self.spec(name).dim, where=f"push {name!r}")
         pending = self._start_write("Push", gradients)
-        self._unwaited.append(pending)
+        self._unwaited.add(pending)
         return pending
 
     def flush(self) -> None:
@@ -271,19 +276,8 @@ class Client:
         Raises:
             PserverError: the first push that failed; the rest was waited for.
         """
-        failure: Exception | None = None
-        while self._unwaited:
-            try:
-                self._unwaited.popleft().result()
-            except Exception as error:  # noqa: BLE001 - the first one is raised below
-                failure = failure or error
-        if failure is not None:
-            raise failure
-
-    def _reap(self) -> None:
-        """Forget pushes that were applied; raise what went wrong with one."""
-        while self._unwaited and self._unwaited[0].is_done:
-            self._unwaited.popleft().result()
+        self._runtime.check_process()
+        self._unwaited.wait()
 
     def _write(
         self,
@@ -294,25 +288,16 @@ class Client:
         counts: ArrayLike | None,
     ) -> PendingPush:
         """Make a caller's arrays exact and distinct, and send them."""
+        self._check_open()
+        self._unwaited.reap()
         where = f"{method.lower()} {table!r}"
-        what = "grads" if method == "Push" else "weights"
         dim = self.spec(table).dim
         given = as_keys(keys, where=where)
-        block = as_block(values, num_keys=given.size, dim=dim, where=where, what=what)
-        distinct = dedupe(given)
-        sums = distinct.counts
-        if counts is not None:
-            weights = as_counts(counts, num_keys=given.size, where=where)
-            totals = np.bincount(distinct.inverse, weights, minlength=distinct.keys.size)
-            sums = totals.astype(np.uint32)
-        if distinct.keys.size < given.size:
-            if method == "Assign":
-                repeated = distinct.keys[int(np.argmax(distinct.counts > 1))]
-                raise RequestError(f"{where}: key {repeated} is given twice; which one is meant?")
-            summed = np.zeros(distinct.keys.size * dim, np.float32)
-            rows.sum_repeats(distinct.inverse, block, dim, summed)
-            block = summed
-        return self._start_write(method, {table: (distinct.keys, block, sums)})
+        if method == "Assign":
+            written = as_assigned(given, values, dim=dim, where=where)
+        else:
+            written = as_gradients(given, values, counts, dim=dim, where=where)
+        return self._start_write(method, {table: written})
 
     def _start_write(self, method: str, gradients: Mapping[str, Gradients]) -> PendingPush:
         """Split what is written over shards and messages, and put it into the queues."""
@@ -325,7 +310,7 @@ class Client:
         with self._order:
             for shard in range(self.num_shards):
                 parts = [(o[shard], 12 + 4 * s.dim) for o, s in zip(orders, specs, strict=True)]
-                for cargo in cargoes(parts):
+                for cargo in naming_all_last(cargoes(parts)):
                     tables = [(specs[index], order) for index, order in cargo.tables]
                     message = self._write_message(shard, tables, gradients, more=not cargo.is_last)
                     replies.append(self._put(shard, method, message, deadline))
@@ -365,7 +350,7 @@ class Client:
     def stats(self) -> list[pb.StatsReply]:
         """Return each shard's counters."""
         deadline = self._deadline()
-        request = pb.StatsRequest().SerializeToString()
+        request = build_small(pb.StatsRequest())
         replies = [self._put(s, "Stats", request, deadline) for s in range(self.num_shards)]
         return [
             parse_small(pb.StatsReply, wait_for(reply, deadline=deadline, what="stats"))
@@ -380,15 +365,17 @@ class Client:
         """
         if self._is_closed:
             return
+        self._runtime.check_process()
         try:
             if flush:
                 self.flush()
         finally:
-            self._is_closed = True
-            self._runtime.check_process()
-            for queue in self._queues:
-                self._runtime.submit(queue.close()).result()
-            self._runtime.stop()
+            with self._closing:
+                was_closed, self._is_closed = self._is_closed, True
+            if not was_closed:
+                for queue in self._queues:
+                    self._runtime.submit(queue.close()).result()
+                self._runtime.stop()
 
     def _describe_tables(self) -> list[TableSpec]:
         """Return the specs of the tables that shard 0 has."""

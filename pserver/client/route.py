@@ -34,7 +34,7 @@ class Cargo:
     is_last: bool
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _split(
     keys: Keys,  # (U,)
     shards: NDArray[np.int32],  # (1024,) the shard of each partition
@@ -58,7 +58,7 @@ def _split(
 
 
 class Router:
-    """Splits batches by a placement. Immutable."""
+    """Splits batches by a placement. Thread-safe: what changes is replaced whole."""
 
     def __init__(self, shards: NDArray[np.int32], num_shards: int) -> None:
         """Take the placement.
@@ -69,6 +69,7 @@ class Router:
         """
         self._shards = shards
         self._num_shards = num_shards
+        self._identity: RowIds = np.empty(0, np.int64)
 
     def split(self, keys: Keys) -> Sequence[RowIds]:
         """Return for each shard the (V,) int64 positions of its keys, in the batch's order.
@@ -76,10 +77,11 @@ class Router:
         Args:
             keys: (U,) uint64.
         """
-        order = np.empty(keys.size, np.int64)
         if self._num_shards == 1:
-            order[:] = np.arange(keys.size)
-            return [order]
+            if self._identity.size < keys.size:
+                self._identity = np.arange(2 * keys.size)
+            return [self._identity[: keys.size]]
+        order = np.empty(keys.size, np.int64)
         ends = np.empty(self._num_shards, np.int64)
         _split(keys, self._shards, ends, order)
         return np.split(order, ends[:-1])
@@ -108,3 +110,19 @@ def cargoes(parts: Sequence[tuple[RowIds, int]]) -> Sequence[Cargo]:
             room -= count * key_bytes
             start += count
     return [Cargo(message, is_last=i == len(messages) - 1) for i, message in enumerate(messages)]
+
+
+def naming_all_last(parts: Sequence[Cargo]) -> Sequence[Cargo]:
+    """Return the cargoes of a push, the last of which names every table that any of them names.
+
+    A shard raises the version of the tables in the last part: one whose keys all went before is
+    named there without keys, or its version would not rise.
+    """
+    named = {index for cargo in parts for index, _ in cargo.tables}
+    if len(parts) < 2 or len(named) == 1:
+        return parts
+    *earlier, last = parts
+    gone = named - {index for index, _ in last.tables}
+    none = np.empty(0, np.int64)
+    tables = [*((index, none) for index in sorted(gone)), *last.tables]
+    return [*earlier, Cargo(tables, is_last=True)]

@@ -53,7 +53,7 @@ _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
 
 
-@njit(nogil=True, cache=True, inline="always")
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
 def _bucket_of(heads: Heads, key: np.uint64) -> np.uint64:
     """Return the bucket where the probe for ``key`` begins."""
     hashed = mix64(key)
@@ -62,7 +62,7 @@ def _bucket_of(heads: Heads, key: np.uint64) -> np.uint64:
     return np.uint64(heads[partition, OFFSET]) + (hashed & mask)
 
 
-@njit(nogil=True, cache=True, inline="always")
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
 def _probe(buckets: Words, heads: Heads, key: np.uint64) -> np.uint64:
     """Return the bucket that holds ``key``, or the empty one where it belongs."""
     hashed = mix64(key)
@@ -78,7 +78,7 @@ def _probe(buckets: Words, heads: Heads, key: np.uint64) -> np.uint64:
         position = (position + _ONE) & mask
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def find(
     buckets: Words,  # (2 * capacity,) uint64
     heads: Heads,  # (1024, 4) int64
@@ -101,7 +101,7 @@ def find(
     return missing
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def limit_of(partition: int, num_buckets: int) -> int:
     """Return how many rows a region of ``num_buckets`` takes before it doubles.
 
@@ -112,7 +112,7 @@ def limit_of(partition: int, num_buckets: int) -> int:
     return (num_buckets * (2048 + fraction)) >> 12
 
 
-@njit(nogil=True, cache=True, inline="always")
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
 def _take_region(counters: RowIds, num_buckets: int) -> int:
     """Return the first bucket of a fresh region: untouched memory, so all zero."""
     first: int = counters[NEXT_BUCKET]
@@ -121,7 +121,7 @@ def _take_region(counters: RowIds, num_buckets: int) -> int:
     return first
 
 
-@njit(nogil=True, cache=True, inline="always")
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
 def _leave_region(counters: RowIds, first: int, num_buckets: int) -> None:
     """Write down a region that is used no more."""
     counters[LIVE_BUCKETS] -= num_buckets
@@ -132,7 +132,7 @@ def _leave_region(counters: RowIds, first: int, num_buckets: int) -> None:
         counters[NUM_LEFT] += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def open_partitions(heads: Heads, counters: RowIds) -> None:
     """Give each partition of a new index its first region."""
     for partition in range(heads.shape[0]):
@@ -140,7 +140,7 @@ def open_partitions(heads: Heads, counters: RowIds) -> None:
         _settle(heads, partition, _take_region(counters, BUCKETS_MIN), BUCKETS_MIN)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _move(
     buckets: Words, old_first: int, old_count: int, target: Words, first: int, count: int
 ) -> None:
@@ -160,7 +160,7 @@ def _move(
             target[word + _ONE] = value
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _settle(heads: Heads, partition: int, first: int, count: int) -> None:
     """Write down a partition's new region."""
     heads[partition, OFFSET] = first
@@ -168,7 +168,7 @@ def _settle(heads: Heads, partition: int, first: int, count: int) -> None:
     heads[partition, LIMIT] = limit_of(partition, count)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _double(buckets: Words, heads: Heads, counters: RowIds, partition: int) -> bool:
     """Move a partition into a region of twice the size, and return whether there was one."""
     old_first = heads[partition, OFFSET]
@@ -183,7 +183,7 @@ def _double(buckets: Words, heads: Heads, counters: RowIds, partition: int) -> b
     return True
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def rebuild(
     buckets: Words,  # what is used no more afterwards
     heads: Heads,  # written
@@ -202,7 +202,7 @@ def rebuild(
         _settle(heads, partition, first, count)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def find_or_insert(
     buckets: Words,  # (2 * capacity,) uint64, written
     heads: Heads,  # (1024, 4) int64, written
@@ -255,7 +255,7 @@ def find_or_insert(
     return num_created
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def erase(
     buckets: Words,  # written
     heads: Heads,  # written
@@ -301,7 +301,7 @@ def erase(
     return removed
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def entries(
     buckets: Words,
     heads: Heads,

@@ -25,14 +25,14 @@ _HALF = 0.5 / 9007199254740992.0
 _TRIES_MAX = 64  # a draw falls outside two deviations with p 0.046; 64 misses never happen
 
 
-@njit(nogil=True, cache=True, inline="always")
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
 def _unit(base: np.uint64, counter: int) -> float:
-    """Return draw number ``counter`` of a key, in (0, 1), never 0 or 1."""
+    """Return draw number ``counter`` of a key, in (0, 1]: never 0, so it has a log."""
     word = mix64(base + np.uint64(counter + 1) * GOLDEN)
     return (word >> np.uint64(11)) * _UNIT + _HALF
 
 
-@njit(nogil=True, cache=True, inline="always")
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
 def _normal(base: np.uint64, counter: int) -> float:
     """Return a standard normal draw made of draws ``counter`` and ``counter + 1``.
 
@@ -43,7 +43,7 @@ def _normal(base: np.uint64, counter: int) -> float:
     return radius * math.cos(2.0 * math.pi * _unit(base, counter + 1))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def first_weights(
     seed: np.uint64,
     kind: int,

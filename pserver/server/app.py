@@ -112,9 +112,10 @@ def _start_metrics(servicer: Servicer, bind: str) -> None:
     """Serve the Prometheus page from a thread of its own."""
     host, port = split_endpoint(bind, where="--metrics-bind")
     try:
-        start_http_server(port, host, registry=servicer.metrics.registry)
+        server, _ = start_http_server(port, host, registry=servicer.metrics.registry)
     except OSError as error:
         raise ConfigError(f"--metrics-bind {bind}: cannot listen there: {error}") from error
+    log.info("metrics page ready", address=f"{host}:{server.server_port}")
 
 
 async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> None:

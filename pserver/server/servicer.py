@@ -181,7 +181,7 @@ class Servicer:
                 self._tallies.occurrences_pushed[part.table] += int(part.counts.sum())
             self._once.mark(request.push_id)
             self._tallies.pushes_applied += 1
-        versions = [table.version for table in tables]
+        versions = [] if request.more else [table.version for table in tables]
         return build_small(pb.PushReply(duplicate=is_duplicate, versions=versions))
 
     def _check_incarnation(self, incarnation: int) -> None:

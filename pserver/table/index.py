@@ -120,17 +120,19 @@ class Index:
         assert np.all(heads[:, hashmap.SIZE] <= heads[:, hashmap.LIMIT])
         assert heads[:, hashmap.SIZE].sum() == self.num_rows
         assert (heads[:, hashmap.MASK] + 1).sum() * 16 == self.num_bytes
-        starts = np.sort(heads[:, hashmap.OFFSET])
-        assert starts[-1] < counters[hashmap.NEXT_BUCKET] <= self._buckets.size // 2
+        regions = heads[np.argsort(heads[:, hashmap.OFFSET])]
+        starts, ends = regions[:, hashmap.OFFSET], regions[:, hashmap.OFFSET : hashmap.SIZE].sum(1)
+        assert np.all(ends[:-1] < starts[1:])
+        assert ends[-1] < counters[hashmap.NEXT_BUCKET] <= self._buckets.size // 2
+        parts = [self.entries(partition) for partition in range(NUM_PARTITIONS)]
+        keys = np.concatenate([part_keys for part_keys, _ in parts])
+        row_ids = np.concatenate([part_row_ids for _, part_row_ids in parts])
+        partitions = np.repeat(np.arange(NUM_PARTITIONS), heads[:, hashmap.SIZE])
+        assert np.array_equal(partition_of(keys), partitions)
+        keys.flags.writeable = False
+        found = np.empty(keys.size, np.int64)
+        assert self.find(keys, found) == 0
+        assert np.array_equal(found, row_ids)
         free = self._free_rows[: counters[hashmap.FREE_ROWS]]
-        seen = [free]
-        for partition in range(NUM_PARTITIONS):
-            keys, row_ids = self.entries(partition)
-            keys.flags.writeable = False
-            assert np.all(partition_of(keys) == partition)
-            found = np.empty(keys.size, np.int64)
-            assert self.find(keys, found) == 0
-            assert np.array_equal(found, row_ids)
-            seen.append(row_ids)
-        row_ids = np.sort(np.concatenate(seen))
-        assert np.array_equal(row_ids, np.arange(self.num_rows_touched))
+        used = np.sort(np.concatenate([free, row_ids]))
+        assert np.array_equal(used, np.arange(self.num_rows_touched))

@@ -71,6 +71,7 @@ class Choice:
 
 
 _LR = Number(0.05, 0.0, 1e6)
+_EPS = Number(1e-8, 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +109,14 @@ _ADAGRAD_KERNELS: Mapping[tuple[str, str], Kernel] = {
 
 
 def _adagrad_check(values: Values) -> str:
-    if values["accumulate"] == "after" and not float(values["initial"]) > 0.0:
+    eps, initial = np.float32(values["eps"]), np.float32(values["initial"])
+    if values["accumulate"] == "before":
+        if eps == 0.0 and initial == 0.0:
+            return "a gradient of 0 would give 0 / 0, so eps or initial must be over 0"
+    elif initial == 0.0:
         return "accumulate=after divides by initial + G, so initial must be over 0 (try 3.0)"
+    elif values["eps"] != _EPS.default:
+        return "accumulate=after has no eps; leave it out"
     return ""
 
 
@@ -129,6 +136,8 @@ def _adam_table(values: Values) -> Doubles:
 
 
 def _adam_check(values: Values) -> str:
+    if np.float32(values["eps"]) == 0.0:
+        return "a gradient of 0 would give 0 / 0, so eps must be over 0"
     limit = 0.5 ** (26.0 / ADAM_STEPS_MAX)
     for name in ("beta1", "beta2"):
         if float(values[name]) > limit:
@@ -153,7 +162,7 @@ RULES: Mapping[str, OptimizerRule] = {
         ),
         options={
             "lr": _LR,
-            "eps": Number(1e-8, 0.0, 1.0),
+            "eps": _EPS,
             "initial": Number(0.0, 0.0, 1e6),
             "state": Choice(("element", "row")),
             "accumulate": Choice(("before", "after")),
@@ -177,7 +186,7 @@ RULES: Mapping[str, OptimizerRule] = {
             "lr": Number(0.001, 0.0, 1e6),
             "beta1": Number(0.9, 0.0, 1.0),
             "beta2": Number(0.999, 0.0, 1.0),
-            "eps": Number(1e-8, 0.0, 1.0),
+            "eps": _EPS,
         },
         state="m, v, t",
         state_dim=lambda dim, _values: 2 * dim + 1,

@@ -27,6 +27,12 @@ from pserver.table.slab import Slab
 
 T = TypeVar("T", bound=np.generic)
 
+VALUE_MAX = 1e15
+"""Largest magnitude of a gradient or an assigned weight. Its square is 1e30, so an accumulator of
+squares stays finite for 1e8 pushes; from 1.9e19 on one push would make it infinite for good."""
+
+_LIMIT_BITS = np.float32(VALUE_MAX).view(np.uint32)
+
 
 def _read_only(array: NDArray[T]) -> NDArray[T]:
     """Return a view that cannot be written to.
@@ -90,6 +96,7 @@ class SparseTable:
         Raises:
             TableFullError: no room for the new rows; nothing was created or written.
         """
+        assert out.size == keys.size * self.spec.dim
         row_ids = self._rows_for(keys)
         rows.gather(self._slab.rows, self._slab.stride, self.spec.dim, row_ids, out)
 
@@ -102,6 +109,7 @@ class SparseTable:
             keys: (U,) uint64, repeats allowed.
             out: (U * dim,) float32, written.
         """
+        assert out.size == keys.size * self.spec.dim
         keys = _read_only(keys)
         row_ids = np.empty(keys.size, np.int64)
         missing = self._index.find(keys, row_ids)
@@ -119,7 +127,7 @@ class SparseTable:
 
         Raises:
             ShapeError: the lengths disagree.
-            NotFiniteError: a gradient is NaN or infinite; the key is named.
+            NotFiniteError: a gradient is NaN, infinite or over ``VALUE_MAX``; the key is named.
             TableFullError: there is no room for the new rows.
         """
         self._check_block("push", keys, grads)
@@ -244,18 +252,19 @@ class SparseTable:
         )
 
     def _check_block(self, verb: str, keys: Keys, values: Floats) -> None:
-        """Refuse a block of values that does not fit the keys, or is not finite."""
+        """Refuse a block of values that does not fit the keys, or that would spoil a row."""
         name, dim = self.spec.name, self.spec.dim
         if values.size != keys.size * dim:
             raise ShapeError(
                 f"{verb} {name!r}: {keys.size} keys of dim {dim} need {keys.size * dim} float32, "
                 f"got {values.size}"
             )
-        bad = rows.first_not_finite(_read_only(values))
+        bad = rows.first_beyond(_read_only(values), _LIMIT_BITS)
         if bad >= 0:
             raise NotFiniteError(
                 f"{verb} {name!r}: value {bad % dim} of key {keys[bad // dim]} is {values[bad]}, "
-                "must be finite; the whole message was refused"
+                f"must be a number of at most {VALUE_MAX:g} in magnitude; the whole message was "
+                "refused"
             )
 
     def _check_room(self, keys: Keys) -> None:

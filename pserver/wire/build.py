@@ -5,6 +5,7 @@ that stand in it; ``server.servicer`` does the same for the weights of a reply.
 """
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from pserver.wire.fields import BLOCK, BYTES, COUNTS, FIXED64, PAD, VALUES, VARI
 from pserver.wire.messages import PushId, TablePush
 
 _ALIGNMENT = 8
+_WIDE_HEAD_BYTES = 5  # a tag of one byte, and a length of four
+_U64, _F32, _U32 = np.dtype(np.uint64), np.dtype(np.float32), np.dtype(np.uint32)
 
 _allocate = ctypes.pythonapi.PyBytes_FromStringAndSize
 _allocate.restype, _allocate.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t)
@@ -28,6 +31,7 @@ _memory.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 _PY_BUF_WRITE = 0x200
 
 
+@functools.lru_cache(4096)  # the same few tags and sizes come again in every message
 def _varint(number: int) -> bytes:
     """Return the protobuf varint of a number in [0, 2^64)."""
     out = bytearray()
@@ -71,19 +75,11 @@ class _Block:
 
     field: int
     count: int
-    dtype: DTypeLike
+    dtype: np.dtype[Any]
 
     @property
     def num_bytes(self) -> int:
-        return self.count * np.dtype(self.dtype).itemsize
-
-
-def _table_size(start: int, small: bytes, blocks: Sequence[_Block]) -> int:
-    """Return the bytes of a table's message that begins at ``start``."""
-    position = start + len(small)
-    for block in blocks:
-        position += len(_padded_head(position, block)) + block.num_bytes
-    return position - start
+        return self.count * self.dtype.itemsize
 
 
 def _padded_head(position: int, block: _Block) -> bytes:
@@ -110,9 +106,9 @@ class _Builder:
         places: list[list[tuple[int, _Block]]] = []
         position = len(self._prefix)
         for small, blocks in self._tables:
-            start = position + len(_wide_head(self._field, 0))
-            head = _wide_head(self._field, _table_size(start, small, blocks))
-            pieces.append((position, head + small))
+            head_at = position
+            start = head_at + _WIDE_HEAD_BYTES
+            pieces.append((start, small))
             position = start + len(small)
             places.append([])
             for block in blocks:
@@ -121,6 +117,7 @@ class _Builder:
                 position += len(block_head)
                 places[-1].append((position, block))
                 position += block.num_bytes
+            pieces.append((head_at, _wide_head(self._field, position - start)))
         message = _allocate(None, position)
         if position == 0:
             return message, [[] for _ in places]
@@ -151,7 +148,7 @@ def build_pull(
     for name, create, count in tables:
         encoded = name.encode()
         small = _head(1, len(encoded)) + encoded + _number(2, int(create))
-        builder.add(small, _Block(BLOCK, count, np.uint64))
+        builder.add(small, _Block(BLOCK, count, _U64))
     message, arrays = builder.build()
     return message, [_first(table, np.uint64) for table in arrays]
 
@@ -167,7 +164,7 @@ def build_pull_reply(tables: Sequence[tuple[int, int]]) -> tuple[bytes, list[Flo
     """
     builder = _Builder(b"", table_field=1)
     for version, count in tables:
-        builder.add(_number(1, version), _Block(BLOCK, count, np.float32))
+        builder.add(_number(1, version), _Block(BLOCK, count, _F32))
     message, arrays = builder.build()
     return message, [_first(table, np.float32) for table in arrays]
 
@@ -196,9 +193,9 @@ def build_push(
         encoded = name.encode()
         builder.add(
             _head(1, len(encoded)) + encoded,
-            _Block(BLOCK, num_keys, np.uint64),
-            _Block(VALUES, num_values, np.float32),
-            _Block(COUNTS, num_counts, np.uint32),
+            _Block(BLOCK, num_keys, _U64),
+            _Block(VALUES, num_values, _F32),
+            _Block(COUNTS, num_counts, _U32),
         )
     message, arrays = builder.build()
     pushes = []

@@ -39,9 +39,12 @@ def read_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     Raises:
         ShapeError: the bytes are not a protobuf message.
     """
-    position = 0
-    while position < len(message):
-        tag, position = read_varint(message, position)
+    position, end = 0, len(message)
+    while position < end:
+        tag = message[position]
+        position += 1
+        if tag > 0x7F:  # rare: our own fields have tags of one byte
+            tag, position = read_varint(message, position - 1)
         field, kind = tag >> 3, tag & 7
         if field == 0:
             raise ShapeError("message holds a field numbered 0")
@@ -57,9 +60,9 @@ def read_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
             size = 4
         else:
             raise ShapeError(f"field {field} has wire type {kind}, which is not in use")
-        if position + size > len(message):
+        if position + size > end:
             raise ShapeError(
-                f"field {field} needs {size} bytes and {len(message) - position} are left; "
+                f"field {field} needs {size} bytes and {end - position} are left; "
                 "the message was cut"
             )
         value = message[position : position + size]

@@ -1,0 +1,26 @@
+"""What all tests share: the profiles of hypothesis.
+
+``fast`` is the default: few examples, the same ones each time, so that a run never fails by luck.
+``HYPOTHESIS_PROFILE=deep`` draws many at random and prints how to repeat a failure.
+"""
+
+import os
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "fast",
+    deadline=None,  # the first example compiles kernels
+    derandomize=True,
+    max_examples=25,
+    stateful_step_count=25,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "deep", deadline=None, max_examples=500, stateful_step_count=50, print_blob=True
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+    np.seterr(all="ignore")  # plain Python would warn where a kernel's integers wrap around

@@ -1,0 +1,130 @@
+"""Real ``pserver serve`` processes: started on free ports, waited for by their line, always ended.
+
+What always holds: a process that was started here is ended by its own id when its context ends,
+whatever happened to it: stopped, killed, or drained. Every wait has a limit.
+"""
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+WAIT_S = 30.0
+"""The longest that a test waits for what must come."""
+
+READY = re.compile(r"shard (\d+) of (\d+) ready on (\S+:\d+)")
+
+Start = Callable[..., "Server"]
+Cluster = Callable[..., list["Server"]]
+
+
+class Server:
+    """One process. ``endpoint`` is where it listens, once ``wait_ready`` has returned."""
+
+    def __init__(self, *flags: str, env: Mapping[str, str] | None = None) -> None:
+        """Start it.
+
+        Args:
+            flags: of ``pserver serve``.
+            env: variables beside those of this process.
+        """
+        self.endpoint = ""
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self.log: list[str] = []
+        self._seen = 0
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pserver", "serve", *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Return the process's id."""
+        return self._process.pid
+
+    def _read(self) -> None:
+        """Be the reader of what the process prints."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def wait_line(self, pattern: str) -> re.Match[str]:
+        """Return the match of the next line in which a pattern is found."""
+        while (line := self._lines.get(timeout=WAIT_S)) is not None:
+            self.log.append(line)
+            if match := re.search(pattern, line):
+                return match
+        raise AssertionError(f"no {pattern!r} in what the server printed: {''.join(self.log)}")
+
+    def wait_ready(self) -> "Server":
+        """Return once the server listens."""
+        self.endpoint = self.wait_line(READY.pattern)[3]
+        return self
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to this process only."""
+        self._process.send_signal(number)
+
+    def wait_exit(self) -> tuple[int, str]:
+        """Return the exit status and all that was printed."""
+        status = self._process.wait(WAIT_S)
+        self._reader.join(WAIT_S)
+        while not self._lines.empty():
+            self.log.append(self._lines.get() or "")
+        return status, "".join(self.log)
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the process is there."""
+        return self._process.poll() is None
+
+    def end(self) -> None:
+        """End the process if it is there, stopped or not."""
+        if self.is_running:
+            self._process.kill()
+        self._process.wait(WAIT_S)
+        self._reader.join(WAIT_S)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+@contextmanager
+def servers() -> Iterator[Start]:
+    """Return a starter of servers, all of which end with the context."""
+    started: list[Server] = []
+
+    def start(*flags: str, env: Mapping[str, str] | None = None) -> Server:
+        given = flags if "--bind" in flags else ("--bind", "127.0.0.1:0", *flags)
+        started.append(Server(*given, env=env))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for server in started:
+            server.end()
+
+
+def start_cluster(start: Start, num_shards: int, *flags: str) -> list[Server]:
+    """Start all shards of a cluster at once and wait until they are ready."""
+    cluster = [
+        start("--shard", str(shard), "--shards", str(num_shards), *flags)
+        for shard in range(num_shards)
+    ]
+    return [server.wait_ready() for server in cluster]
+
+
+def endpoints(cluster: list[Server]) -> str:
+    """Return what ``connect`` takes."""
+    return ",".join(server.endpoint for server in cluster)

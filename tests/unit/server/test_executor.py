@@ -1,0 +1,190 @@
+"""What ``pserver.server.executor`` promises: one thread, in order, bounded, and closed in peace."""
+
+import asyncio
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from pserver.errors import OverloadedError, UnavailableError
+from pserver.server.executor import Executor
+
+WAIT_S = 20.0
+
+
+@dataclass
+class Gate:
+    """Work that says when it began, and does not end before it may."""
+
+    began: threading.Event = field(default_factory=threading.Event)
+    free: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self) -> str:
+        """Be the work."""
+        self.began.set()
+        assert self.free.wait(WAIT_S)
+        return "done"
+
+
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    """Return an executor with room for three."""
+    executor = Executor(name="shard-test", queue_max=3)
+    yield executor
+    executor.close()
+
+
+async def held(executor: Executor, gate: Gate) -> "asyncio.Task[str]":
+    """Return the task of work that is being done now, until the gate is free."""
+    task = asyncio.create_task(executor.run(gate))
+    assert await asyncio.to_thread(gate.began.wait, WAIT_S)
+    return task
+
+
+async def start(executor: Executor, work: list[int], number: int) -> "asyncio.Task[None]":
+    """Return the task of work that is queued: it notes its number."""
+    task = asyncio.create_task(executor.run(lambda: work.append(number)))
+    await asyncio.sleep(0)  # the task runs up to its wait
+    return task
+
+
+def test_work_runs_in_the_order_of_arrival(executor: Executor) -> None:
+    """Pieces are done one after the other, in order, in one thread that is not the loop's."""
+    done: list[tuple[int, str]] = []
+
+    def note_thread(number: int) -> None:
+        done.append((number, threading.current_thread().name))
+
+    async def main() -> None:
+        gate = Gate()
+        await held(executor, gate)
+        tasks = []
+        for i in range(3):
+            note = functools.partial(note_thread, i)
+            tasks.append(asyncio.create_task(executor.run(note)))
+            await asyncio.sleep(0)
+        gate.free.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+
+    assert done == [(i, "shard-test") for i in range(3)]
+
+
+def test_outcome_is_handed_back(executor: Executor) -> None:
+    """What work returns is returned, and what it raises is raised, where it is awaited."""
+
+    def fail() -> None:
+        raise KeyError("mine")
+
+    assert asyncio.run(executor.run(lambda: 6 * 7)) == 42
+    with pytest.raises(KeyError, match="mine"):
+        asyncio.run(executor.run(fail))
+    assert asyncio.run(executor.run(lambda: "goes on")) == "goes on"
+
+
+def test_work_is_refused_when_the_queue_is_full(executor: Executor) -> None:
+    """One piece over ``queue_max`` is refused with what to do; nothing that waits is lost."""
+    done: list[int] = []
+
+    async def main() -> None:
+        gate = Gate()
+        first = await held(executor, gate)
+        waiting = [await start(executor, done, i) for i in range(3)]
+        assert executor.queued == 3
+
+        with pytest.raises(OverloadedError) as caught:
+            await executor.run(lambda: done.append(99))
+
+        assert "3 requests wait for this shard's owner thread" in str(caught.value)
+        assert "--queue-max" in str(caught.value)
+        gate.free.set()
+        assert await first == "done"
+        await asyncio.gather(*waiting)
+        assert executor.queued == 0
+
+    asyncio.run(main())
+
+    assert done == [0, 1, 2]
+
+
+def test_work_is_not_begun_when_its_caller_went_away(executor: Executor) -> None:
+    """A piece whose caller was cancelled before its turn is skipped; the others are done."""
+    done: list[int] = []
+
+    async def main() -> None:
+        gate = Gate()
+        await held(executor, gate)
+        tasks = [await start(executor, done, i) for i in range(3)]
+        tasks[1].cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await tasks[1]
+        gate.free.set()
+        await asyncio.gather(tasks[0], tasks[2])
+
+    asyncio.run(main())
+
+    assert done == [0, 2]
+
+
+def test_work_ends_when_its_caller_goes_away_in_the_middle(executor: Executor) -> None:
+    """A piece that has begun is finished whole, though nobody waits for it any more."""
+    gate = Gate()
+
+    async def main() -> None:
+        task = await held(executor, gate)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        gate.free.set()
+        assert await executor.run(lambda: "next") == "next"
+
+    asyncio.run(main())
+
+
+def test_close_finishes_what_waits() -> None:
+    """Closing waits until all that was accepted is done, and ends the thread."""
+    executor = Executor(name="shard-closing", queue_max=3)
+    done: list[int] = []
+
+    async def main() -> None:
+        gate = Gate()
+        first = await held(executor, gate)
+        tasks = [await start(executor, done, i) for i in range(3)]
+        closing = asyncio.create_task(asyncio.to_thread(executor.close))
+        gate.free.set()
+        assert await first == "done"
+        await asyncio.gather(*tasks, closing)
+
+    asyncio.run(main())
+
+    assert done == [0, 1, 2]
+    assert "shard-closing" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_work_is_refused_when_the_executor_is_closed() -> None:
+    """What comes after ``close`` is refused as unavailable; closing twice is fine."""
+    executor = Executor(name="shard-closed", queue_max=3)
+    executor.close()
+    executor.close()
+
+    with pytest.raises(UnavailableError, match="the shard is closed"):
+        asyncio.run(executor.run(lambda: None))
+
+
+def test_thread_goes_on_when_a_loop_ended() -> None:
+    """Work whose event loop is gone when it is done harms nobody."""
+    executor = Executor(name="shard-lone", queue_max=3)
+    gate = Gate()
+
+    async def abandon() -> None:
+        await held(executor, gate)
+
+    asyncio.run(abandon())  # cancels the task and closes the loop
+    gate.free.set()
+
+    assert asyncio.run(executor.run(lambda: "next")) == "next"
+    executor.close()

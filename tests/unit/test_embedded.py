@@ -1,0 +1,80 @@
+"""What ``pserver.embedded`` promises: the real path, without sockets, in this process."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+import pserver
+from pserver.deadline import Deadline
+from pserver.embedded import InProcessChannel, make_shards
+from pserver.placement import shard_of
+
+WAIT_S = 20.0
+
+
+def test_shards_hold_what_placement_says() -> None:
+    """Each shard of the cluster gets its own keys, over the same messages as on a network."""
+    keys = np.arange(3000, dtype=np.uint64)
+    with pserver.embedded(3) as client:
+        client.create_table(pserver.TableSpec(name="t", dim=1))
+        client.pull("t", keys)
+
+        stats = client.stats()
+
+    assert [s.tables[0].rows for s in stats] == np.bincount(shard_of(keys, 3)).tolist()
+    assert [s.server.shard_index for s in stats] == [0, 1, 2]
+    assert all({"CreateTable", "Pull"} <= {m.method for m in s.methods} for s in stats)
+
+
+@pytest.mark.parametrize("num_shards", [0, -1, 1025])
+def test_cluster_size_is_checked(num_shards: int) -> None:
+    """A cluster of no shards, or of more than there are partitions, is refused."""
+    with pytest.raises(pserver.ConfigError, match=rf"in \[1, 1024\], got {num_shards}"):
+        pserver.embedded(num_shards)
+    assert "pserver-client" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_no_thread_is_left_when_the_client_closes() -> None:
+    """Closing ends the client's loop and every shard's thread."""
+    before = set(threading.enumerate())
+
+    with pserver.embedded(3) as client:
+        assert len(set(threading.enumerate()) - before) == 4
+        client.create_table(pserver.TableSpec(name="t", dim=1))
+
+    assert set(threading.enumerate()) == before
+
+
+def test_clusters_do_not_meet() -> None:
+    """Two clusters in one process have tables of their own."""
+    with pserver.embedded(1) as one, pserver.embedded(1) as two:
+        one.create_table(pserver.TableSpec(name="t", dim=1))
+
+        with pytest.raises(pserver.UnknownTableError, match="the servers have no tables"):
+            two.pull("t", [1])
+
+
+def test_channel_gives_up_at_the_deadline() -> None:
+    """A shard of this process that is busy is named in a DeadlineError, as one far away is."""
+    (servicer,) = make_shards(1)
+    channel = InProcessChannel(servicer)
+    began, free = threading.Event(), threading.Event()
+
+    def hold() -> bool:
+        began.set()
+        return free.wait(WAIT_S)
+
+    async def main() -> None:
+        held = asyncio.create_task(servicer._executor.run(hold))
+        assert await asyncio.to_thread(began.wait, WAIT_S)
+        with pytest.raises(pserver.DeadlineError) as caught:
+            await channel.call("Describe", b"", deadline=Deadline.after(0.05))
+        assert "Describe: no answer from embedded shard 0 within 0." in str(caught.value)
+        free.set()
+        assert await held
+        assert await channel.call("Describe", b"", deadline=Deadline.after(WAIT_S))
+        await channel.close()
+
+    asyncio.run(main())
