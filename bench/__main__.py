@@ -1,16 +1,19 @@
 """``python -m bench NAME``: run one benchmark and print it, with ``--json`` as one object."""
 
+import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 import pserver
-from bench import kernel, load, rpc, table, train, wire
+from bench import load
 from bench.common import show
 from pserver.malloc import keep_large_blocks
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as trainer.cli does; before torch loads
     parser = pserver.CommandParser(prog="python -m bench", description="Measure one layer.")
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, text in (
@@ -31,14 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keep_large_blocks()
     if given.name == "load":
         return load.run_command(given)
-    if given.name == "kernel":
-        result = kernel.run(num_rows=given.rows)
-    elif given.name == "table":
-        result = table.run(num_rows=given.rows)
-    elif given.name == "rpc":
-        result = rpc.run(num_rows=given.rows)
-    else:
-        result = wire.run() if given.name == "wire" else train.run()
+    layer = importlib.import_module(f"bench.{given.name}")
+    result = layer.run(num_rows=given.rows) if "rows" in given else layer.run()
     show(given.name, result, as_json=given.json)
     return 0
 

@@ -1,9 +1,24 @@
 """Trainers: torch models whose embedding rows live on parameter servers.
 
-``EmbeddingBag`` is the piece for one's own model; ``trainer run`` trains a built-in one.
+``EmbeddingBag`` is the piece for one's own model; ``trainer run`` trains a built-in one. torch is
+imported when ``EmbeddingBag`` is first asked for, so that the command line can set what torch
+reads when it loads.
 """
 
-from trainer.embedding import EmbeddingBag
+from typing import TYPE_CHECKING
+
 from trainer.errors import DataError, TrainerError
 
+if TYPE_CHECKING:
+    from trainer.embedding import EmbeddingBag
+
 __all__ = ["DataError", "EmbeddingBag", "TrainerError"]
+
+
+def __getattr__(name: str) -> object:
+    """Return ``EmbeddingBag``, importing torch now."""
+    if name == "EmbeddingBag":
+        from trainer.embedding import EmbeddingBag
+
+        return EmbeddingBag
+    raise AttributeError(f"module 'trainer' has no attribute {name!r}")

@@ -54,13 +54,13 @@ def first_weights(
     stride: int,
     dim: int,
     state_dim: int,
-    state: Doubles,  # (1,) the first value of the optimizer's accumulator
+    state: Doubles,  # (S,) first values of the optimizer's state, S at least 1; the last repeats
     out: Floats,  # (rows * stride,) written: dim weights and then state_dim floats of state
 ) -> None:
     """Write first weights, and the first state behind them if there is state."""
     low = options[0]
     high = options[1]
-    first_state = np.float32(state[0])
+    last = state.size - 1
     for i in range(where.size):
         base = mix64(keys[where[i]] ^ seed)
         start = np.uint64(targets[i]) * np.uint64(stride)
@@ -79,4 +79,4 @@ def first_weights(
                 value = low + high * draw
             out[start + np.uint64(k)] = np.float32(value)
         for k in range(state_dim):
-            out[start + np.uint64(dim + k)] = first_state
+            out[start + np.uint64(dim + k)] = np.float32(state[min(k, last)])

@@ -1,37 +1,28 @@
-"""The optimizer kernels: one gradient step on each named row, in place.
+"""The optimizer kernels of plain and accumulated gradients: sgd, momentum, the adagrad family.
 
 Rooms before and after: ``table.sparse`` found the rows and checked the gradients; the options
-come from ``table.optimizer``, which says in one line each what the rule is.
+come from ``table.optimizer``; ``table.optimizer_rules`` says in one line each what the rule is.
+The kernels of other rules stand beside this file, as ``optim_*.py``.
 
 All kernels have one signature. A row is its weights and then its state, in the order named in
-each docstring. The caller has checked every shape, that row ids are distinct (a step is not
-linear in the gradient) and that gradients are finite. Rows are visited in the order given and
-nothing is allocated, so results are reproducible to the bit.
+each docstring. ``options`` begins with the learning rate of this push and t, the pushes that the
+table will have applied with it; then come the rule's own options in their order, a word as its
+position. The caller has checked every shape, that row ids are distinct (a step is not linear in
+the gradient) and that gradients are finite. Rows are visited in the order given and nothing is
+allocated, so results are reproducible to the bit.
 
 Divisions follow numpy (``error_model``), not Python: a test for zero and an exception at each of
 them keep the compiler from using vector instructions, half of adagrad's speed.
 
-Cost: a row of dim 16 with element state is two cache lines read and written; 16 rows ahead are
-asked for.
+Cost: memory. A row of dim 16 with one float of state a weight is two cache lines read and
+written; 16 rows ahead are asked for.
 """
 
 import numpy as np
 from numba import njit
 
 from pserver.arrays import Doubles, Floats, RowIds
-from pserver.mix import prefetch
-
-_AHEAD = 16
-_LINE = 16  # float32 a cache line
-
-
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
-def _ask(slab: Floats, row_ids: RowIds, i: int, stride: int) -> None:
-    """Prefetch every cache line of the row that comes ``_AHEAD`` steps later."""
-    if i + _AHEAD < row_ids.size:
-        start = row_ids[i + _AHEAD] * stride
-        for k in range(0, stride, _LINE):
-            prefetch(slab, start + k)
+from pserver.kernel.optim_shared import POWERS, ask, mean_square
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -41,7 +32,7 @@ def sgd(
     dim: int,
     row_ids: RowIds,  # (U,) in [0, C), distinct
     grads: Floats,  # (U * dim,)
-    options: Doubles,  # lr
+    options: Doubles,  # lr, t
     table: Doubles,  # unused
 ) -> None:
     """W -= lr * g. No state."""
@@ -49,12 +40,75 @@ def sgd(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        _ask(slab, row_ids, i, stride)
+        ask(slab, row_ids, i, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
         for k in range(dim):
             d = np.uint64(k)
             slab[w + d] -= lr * grads[g + d]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def momentum(
+    slab: Floats,
+    stride: int,
+    dim: int,
+    row_ids: RowIds,
+    grads: Floats,
+    options: Doubles,  # lr, t, momentum
+    table: Doubles,
+) -> None:
+    """M = momentum * m + g, then w -= lr * m. State: m, one a weight.
+
+    Source:
+        Polyak, USSR Comp. Math. 4 (1964), in the form of torch.optim.SGD.
+    """
+    lr = np.float32(options[0])
+    share = np.float32(options[2])
+    step = np.uint64(stride)
+    width = np.uint64(dim)
+    for i in range(row_ids.size):
+        ask(slab, row_ids, i, stride)
+        w = np.uint64(row_ids[i]) * step
+        s = w + width
+        g = np.uint64(i) * width
+        for k in range(dim):
+            d = np.uint64(k)
+            speed = share * slab[s + d] + grads[g + d]
+            slab[s + d] = speed
+            slab[w + d] -= lr * speed
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def nesterov(
+    slab: Floats,
+    stride: int,
+    dim: int,
+    row_ids: RowIds,
+    grads: Floats,
+    options: Doubles,  # lr, t, momentum
+    table: Doubles,
+) -> None:
+    """M = momentum * m + g, then w -= lr * (g + momentum * m). State: m, one a weight.
+
+    Source:
+        Sutskever et al., ICML 2013, in the form of torch.optim.SGD(nesterov=True).
+    """
+    lr = np.float32(options[0])
+    share = np.float32(options[2])
+    step = np.uint64(stride)
+    width = np.uint64(dim)
+    for i in range(row_ids.size):
+        ask(slab, row_ids, i, stride)
+        w = np.uint64(row_ids[i]) * step
+        s = w + width
+        g = np.uint64(i) * width
+        for k in range(dim):
+            d = np.uint64(k)
+            grad = grads[g + d]
+            speed = share * slab[s + d] + grad
+            slab[s + d] = speed
+            slab[w + d] -= lr * (grad + share * speed)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -64,7 +118,7 @@ def adagrad_element_before(
     dim: int,
     row_ids: RowIds,
     grads: Floats,
-    options: Doubles,  # lr, eps, initial
+    options: Doubles,  # lr, t, eps, initial
     table: Doubles,
 ) -> None:
     """G += g * g, then w -= lr * g / (sqrt(G) + eps). State: G, one a weight.
@@ -73,11 +127,11 @@ def adagrad_element_before(
         Duchi, Hazan and Singer, JMLR 12 (2011); torch.optim.Adagrad.
     """
     lr = np.float32(options[0])
-    eps = np.float32(options[1])
+    eps = np.float32(options[2])
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        _ask(slab, row_ids, i, stride)
+        ask(slab, row_ids, i, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         g = np.uint64(i) * width
@@ -96,7 +150,7 @@ def adagrad_element_after(
     dim: int,
     row_ids: RowIds,
     grads: Floats,
-    options: Doubles,  # lr, eps, initial
+    options: Doubles,  # lr, t, eps, initial
     table: Doubles,
 ) -> None:
     """W -= lr * g * sqrt(G0 / (G0 + G)), then G += g * g. State: G, one a weight, from 0.
@@ -105,11 +159,11 @@ def adagrad_element_after(
         The element-wise AdaGrad rule of PaddlePaddle (StdAdaGrad).
     """
     lr = np.float32(options[0])
-    initial = np.float32(options[2])
+    initial = np.float32(options[3])
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        _ask(slab, row_ids, i, stride)
+        ask(slab, row_ids, i, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         g = np.uint64(i) * width
@@ -121,16 +175,6 @@ def adagrad_element_after(
             slab[s + d] = total + grad * grad
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
-def _mean_square(grads: Floats, start: np.uint64, dim: int) -> np.float32:
-    """Return mean(g * g) of one gradient, summed in float64."""
-    total = 0.0
-    for k in range(dim):
-        grad = np.float64(grads[start + np.uint64(k)])
-        total += grad * grad
-    return np.float32(total / dim)
-
-
 @njit(nogil=True, cache=True, error_model="numpy")
 def adagrad_row_before(
     slab: Floats,
@@ -138,7 +182,7 @@ def adagrad_row_before(
     dim: int,
     row_ids: RowIds,
     grads: Floats,
-    options: Doubles,  # lr, eps, initial
+    options: Doubles,  # lr, t, eps, initial
     table: Doubles,
 ) -> None:
     """G += mean(g * g), then w -= lr * g / (sqrt(G) + eps). State: G, one a row.
@@ -147,14 +191,14 @@ def adagrad_row_before(
         The row-wise form of Adagrad: facebookresearch/dlrm, optim/rwsadagrad.py.
     """
     lr = np.float32(options[0])
-    eps = np.float32(options[1])
+    eps = np.float32(options[2])
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        _ask(slab, row_ids, i, stride)
+        ask(slab, row_ids, i, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
-        total = slab[w + width] + _mean_square(grads, g, dim)
+        total = slab[w + width] + mean_square(grads, g, dim)
         slab[w + width] = total
         factor = lr / (np.sqrt(total) + eps)
         for k in range(dim):
@@ -169,7 +213,7 @@ def adagrad_row_after(
     dim: int,
     row_ids: RowIds,
     grads: Floats,
-    options: Doubles,  # lr, eps, initial
+    options: Doubles,  # lr, t, eps, initial
     table: Doubles,
 ) -> None:
     """W -= lr * g * sqrt(G0 / (G0 + G)), then G += mean(g * g). State: G, one a row, from 0.
@@ -178,11 +222,11 @@ def adagrad_row_after(
         The AdaGrad rule of PaddlePaddle (one g2sum a row).
     """
     lr = np.float32(options[0])
-    initial = np.float32(options[2])
+    initial = np.float32(options[3])
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        _ask(slab, row_ids, i, stride)
+        ask(slab, row_ids, i, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
         total = slab[w + width]
@@ -190,57 +234,49 @@ def adagrad_row_after(
         for k in range(dim):
             d = np.uint64(k)
             slab[w + d] -= factor * grads[g + d]
-        slab[w + width] = total + _mean_square(grads, g, dim)
+        slab[w + width] = total + mean_square(grads, g, dim)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def adam(
+def adagrad_decay(
     slab: Floats,
     stride: int,
     dim: int,
     row_ids: RowIds,
     grads: Floats,
-    options: Doubles,  # lr, beta1, beta2, eps
-    table: Doubles,  # (2 * T,) 1 - beta1^t and sqrt(1 - beta2^t) for t = 0 .. T - 1
+    options: Doubles,  # lr, t, initial, decay_rate, decay_step
+    table: Doubles,
 ) -> None:
-    """Lazy Adam: m, v and the step count t of a row move only when the row gets a gradient.
+    """Adagrad that forgets: at push t = decay_step, 2 * decay_step, ... all G shrink first.
 
-    t += 1; m += (1 - beta1) * (g - m); v += (1 - beta2) * (g * g - v);
-    w -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps).
-    State: m, then v, one a weight each, then t. The powers come from a table made once;
-    beyond its end both corrections are 1 to float32.
+    Shrink: G = max(initial, decay_rate * G). Then G += g * g; w -= lr * g / sqrt(G).
+    State: p, how often the row shrank (modulo 2^24), then G, one a weight, from ``initial``.
+
+    A row shrinks when it is next touched, n times at once: G = max(initial, decay_rate^n * G). As
+    decay_rate is at most 1, n single shrinks give the same number, so this is what shrinking every
+    row at once would give. If t went back, which needs a row of another table, it does not shrink.
 
     Source:
-        Kingma and Ba, ICLR 2015; torch.optim.SparseAdam for "lazy", here with t kept by row.
+        AdagradDecayOptimizer of DeepRec, where t is the global step.
     """
-    lr = options[0]
-    beta1 = np.float32(options[1])
-    beta2 = np.float32(options[2])
-    # Subtracted in float64: 1 - float32(0.999) would be off by 1e-5.
-    share1 = np.float32(1.0 - options[1])
-    share2 = np.float32(1.0 - options[2])
-    eps = np.float32(options[3])
-    one = np.float32(1.0)
-    last = table.size // 2 - 1
+    lr = np.float32(options[0])
+    initial = np.float32(options[2])
+    now = int(options[1] // options[4]) % POWERS
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        _ask(slab, row_ids, i, stride)
+        ask(slab, row_ids, i, stride)
         w = np.uint64(row_ids[i]) * step
-        m = w + width
-        v = m + width
+        s = w + width + np.uint64(1)
         g = np.uint64(i) * width
-        count = slab[v + width] + one
-        slab[v + width] = count
-        t = min(int(count), last)
-        rate = np.float32(lr / table[2 * t])
-        root = np.float32(1.0 / table[2 * t + 1])
+        factor = np.float32(1.0)
+        times = (now - int(slab[w + width])) % POWERS
+        if 0 < times < POWERS // 2:
+            factor = np.float32(options[3] ** times)
+        slab[w + width] = np.float32(now)
         for k in range(dim):
             d = np.uint64(k)
             grad = grads[g + d]
-            # Not as m + share * (g - m): with a small beta that would cancel.
-            first = beta1 * slab[m + d] + share1 * grad
-            second = beta2 * slab[v + d] + share2 * (grad * grad)
-            slab[m + d] = first
-            slab[v + d] = second
-            slab[w + d] -= rate * first / (np.sqrt(second) * root + eps)
+            total = max(initial, slab[s + d] * factor) + grad * grad
+            slab[s + d] = total
+            slab[w + d] -= lr * grad / np.sqrt(total)

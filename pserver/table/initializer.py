@@ -13,7 +13,7 @@ from pserver.arrays import Doubles
 from pserver.errors import ConfigError, nearest
 from pserver.kernel import initializer as kernel
 from pserver.spec import parse_rule
-from pserver.table.optimizer import Choice, Number, read_options
+from pserver.table.optimizer_options import Choice, Number, read_options
 
 _ANY = 1e6
 

@@ -1,242 +1,97 @@
-"""The table of optimizers: for each rule its formula, options, state and kernel.
+"""A spec's optimizer bound to a table: text to kernel, schedule and what stands around a step.
 
-Rooms before and after: ``pserver optimizers`` prints it; ``sparse`` binds a spec's rule to a
-table; ``kernel.optim`` does the work. A new optimizer is one kernel there and one entry here.
+Rooms before and after: ``registry`` spells a spec out with it; ``sparse`` applies every push
+through it; ``optimizer_rules`` says which rules there are, ``schedule`` what the learning rate is.
+
+What always holds: a rule's spelled-out text reads as the same rule, and two rules are the same if
+and only if their spelled-out texts are. What is off by default (a schedule, decay, clip, bounds)
+stands in the text only when it is on, and costs nothing when it is off.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
 from pserver.arrays import Doubles, Floats, RowIds
 from pserver.errors import ConfigError, nearest
-from pserver.kernel import optim
+from pserver.kernel import optim_shared
 from pserver.spec import parse_rule
+from pserver.table.optimizer_options import Choice, Kinds, Number, Values, read_options
+from pserver.table.optimizer_rules import RULES, Kernel, OptimizerRule
+from pserver.table.schedule import QUIET, Schedule, make_schedule, schedule_kinds
 
-Kernel: TypeAlias = Callable[[Floats, int, int, RowIds, Floats, Doubles, Doubles], None]
-Values: TypeAlias = Mapping[str, float | str]
+__all__ = ["COMMON", "RULES", "Optimizer", "make_optimizer"]
 
-ADAM_STEPS_MAX = 2**20
-"""Entries of Adam's table at most: 16 MiB, enough for beta2 up to 0.99998."""
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """An option that is a number in [low, high]."""
-
-    default: float
-    low: float
-    high: float
-
-    def read(self, text: str, *, where: str) -> float:
-        """Return the number written in ``text``.
-
-        Raises:
-            ConfigError: it is no number, or out of range.
-        """
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not self.low <= value <= self.high:
-            raise ConfigError(
-                f"{where} must be a number in [{self.low:g}, {self.high:g}], got {text!r}"
-            )
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """An option that is one of a few words; the first is the default."""
-
-    words: tuple[str, ...]
-
-    @property
-    def default(self) -> str:
-        """Return the word in force when none is given."""
-        return self.words[0]
-
-    def read(self, text: str, *, where: str) -> str:
-        """Return the word written in ``text``.
-
-        Raises:
-            ConfigError: it is none of the words.
-        """
-        if text not in self.words:
-            raise ConfigError(f"{where}: unknown value {text!r}; {nearest(text, self.words)}")
-        return text
-
-
-_LR = Number(0.05, 0.0, 1e6)
-_EPS = Number(1e-8, 0.0, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class OptimizerRule:
-    """One entry: everything about a rule but the kernel's inner loop.
-
-    Attributes:
-        formula: the rule in one line, g being the summed gradient of a key in one push.
-        options: name to its kind, in the order of the kernel's ``options`` array (choices last).
-        state: what the row keeps, in words.
-        state_dim: floats of state a row, from dim and the options.
-        kernel: the kernel, from the options.
-        first_state: what each float of state begins with, from the options.
-        kernel_table: numbers made once for the kernel, from the options.
-        source: paper or code the formula is from.
-    """
-
-    formula: str
-    options: Mapping[str, Number | Choice]
-    state: str
-    state_dim: Callable[[int, Values], int]
-    kernel: Callable[[Values], Kernel]
-    source: str
-    first_state: Callable[[Values], float] = lambda _: 0.0
-    kernel_table: Callable[[Values], Doubles] = lambda _: np.zeros(1)
-    check: Callable[[Values], str] = lambda _: ""
-
-
-_ADAGRAD_KERNELS: Mapping[tuple[str, str], Kernel] = {
-    ("element", "before"): optim.adagrad_element_before,
-    ("element", "after"): optim.adagrad_element_after,
-    ("row", "before"): optim.adagrad_row_before,
-    ("row", "after"): optim.adagrad_row_after,
+COMMON: Kinds = {
+    "weight_decay": Number(0.0, 0.0, 1e6),
+    "decay": Choice(("decoupled", "gradient")),
+    "clip": Number(math.inf, 1e-30, 1e15),
+    "weight_low": Number(-math.inf, -1e15, 1e15),
+    "weight_high": Number(math.inf, -1e15, 1e15),
 }
-
-
-def _adagrad_check(values: Values) -> str:
-    eps, initial = np.float32(values["eps"]), np.float32(values["initial"])
-    if values["accumulate"] == "before":
-        if eps == 0.0 and initial == 0.0:
-            return "a gradient of 0 would give 0 / 0, so eps or initial must be over 0"
-    elif initial == 0.0:
-        return "accumulate=after divides by initial + G, so initial must be over 0 (try 3.0)"
-    elif values["eps"] != _EPS.default:
-        return "accumulate=after has no eps; leave it out"
-    return ""
-
-
-def _adam_table(values: Values) -> Doubles:
-    """Return 1 - beta1^t and sqrt(1 - beta2^t) for t = 0, 1, ... until both are 1 to float32."""
-    betas = (float(values["beta1"]), float(values["beta2"]))
-    slowest = max(betas)
-    # beta^t < 2^-26 changes no float32 bit of 1 - beta^t.
-    steps = 2 if slowest == 0.0 else math.ceil(26.0 * math.log(0.5) / math.log(slowest)) + 2
-    if steps > ADAM_STEPS_MAX:
-        steps = ADAM_STEPS_MAX
-    powers = np.arange(steps, dtype=np.float64)
-    table = np.empty(2 * steps)
-    table[0::2] = 1.0 - betas[0] ** powers
-    table[1::2] = np.sqrt(1.0 - betas[1] ** powers)
-    return table
-
-
-def _adam_check(values: Values) -> str:
-    if np.float32(values["eps"]) == 0.0:
-        return "a gradient of 0 would give 0 / 0, so eps must be over 0"
-    limit = 0.5 ** (26.0 / ADAM_STEPS_MAX)
-    for name in ("beta1", "beta2"):
-        if float(values[name]) > limit:
-            return f"{name} must be at most {limit:.6f}, got {values[name]}"
-    return ""
-
-
-RULES: Mapping[str, OptimizerRule] = {
-    "sgd": OptimizerRule(
-        formula="w -= lr * g",
-        options={"lr": _LR},
-        state="none",
-        state_dim=lambda _dim, _values: 0,
-        kernel=lambda _values: optim.sgd,
-        source="Robbins and Monro, Ann. Math. Stat. 22 (1951)",
-    ),
-    "adagrad": OptimizerRule(
-        formula=(
-            "before: G += g*g; w -= lr * g / (sqrt(G) + eps). "
-            "after: w -= lr * g * sqrt(initial / (initial + G)); G += g*g. "
-            "state=row keeps one G a row, of mean(g*g)"
-        ),
-        options={
-            "lr": _LR,
-            "eps": _EPS,
-            "initial": Number(0.0, 0.0, 1e6),
-            "state": Choice(("element", "row")),
-            "accumulate": Choice(("before", "after")),
-        },
-        state="G",
-        state_dim=lambda dim, values: dim if values["state"] == "element" else 1,
-        kernel=lambda values: _ADAGRAD_KERNELS[str(values["state"]), str(values["accumulate"])],
-        first_state=lambda values: (
-            float(values["initial"]) if values["accumulate"] == "before" else 0.0
-        ),
-        check=_adagrad_check,
-        source="Duchi, Hazan and Singer, JMLR 12 (2011); after: PaddlePaddle's AdaGrad rules",
-    ),
-    "adam": OptimizerRule(
-        formula=(
-            "t += 1; m += (1-beta1)(g-m); v += (1-beta2)(g*g-v); "
-            "w -= lr/(1-beta1^t) * m / (sqrt(v/(1-beta2^t)) + eps); "
-            "lazy: only rows in the push move, t counts by row"
-        ),
-        options={
-            "lr": Number(0.001, 0.0, 1e6),
-            "beta1": Number(0.9, 0.0, 1.0),
-            "beta2": Number(0.999, 0.0, 1.0),
-            "eps": _EPS,
-        },
-        state="m, v, t",
-        state_dim=lambda dim, _values: 2 * dim + 1,
-        kernel=lambda _values: optim.adam,
-        kernel_table=_adam_table,
-        check=_adam_check,
-        source="Kingma and Ba, ICLR 2015",
-    ),
-}
-"""Every optimizer, by the name a spec uses."""
+"""Options of every rule, all off by default. In the order in which they work on the rows of a push,
+and on no others: g is clipped to [-clip, clip]; ``decay=gradient`` adds weight_decay * w to g, or
+w -= lr * weight_decay * w (decoupled); then the rule; then w is held in [weight_low, weight_high].
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """A rule bound to a dim: what a table needs to apply a push. Immutable."""
+    """A rule bound to a dim: what a table needs to apply a push.
+
+    Owner: one table, as ``apply`` writes the first two of ``options``.
+
+    Attributes:
+        text: the rule, spelled out.
+        dim: weights a row.
+        state_dim: floats of state a row.
+        first_state: what they begin with; the last one stands for all that follow.
+        kernel: the step.
+        options: what the kernel gets: lr, pushes applied, then the rule's options in their order.
+        kernel_table: numbers made once for the kernel.
+        schedule: the learning rate.
+        common: the values of ``COMMON``.
+    """
 
     text: str
+    dim: int
+    state_dim: int
+    first_state: Doubles
     kernel: Kernel
     options: Doubles
     kernel_table: Doubles
-    state_dim: int
-    first_state: float
+    schedule: Schedule
+    common: Values
 
+    def apply(self, rows: Floats, row_ids: RowIds, grads: Floats, *, version: int) -> None:
+        """Apply one step to the named rows, in place.
 
-def read_options(
-    text: str,
-    name: str,
-    given: Mapping[str, str],
-    kinds: Mapping[str, Number | Choice],
-    *,
-    where: str,
-) -> tuple[str, Values]:
-    """Return a rule's full text with every option spelled out, and the options' values.
-
-    Raises:
-        ConfigError: an option is unknown or its value is refused.
-    """
-    for option in given:
-        if option not in kinds:
-            raise ConfigError(
-                f"{where}: {name} has no option {option!r} in {text!r}; {nearest(option, kinds)}"
+        Args:
+            rows: the slab; a row is ``dim + state_dim`` floats.
+            row_ids: (U,) distinct.
+            grads: (U * dim,) finite, read-only.
+            version: pushes applied before this one.
+        """
+        dim, stride, common = self.dim, self.dim + self.state_dim, self.common
+        rate = self.schedule.at(version)
+        self.options[0], self.options[1] = rate, version + 1
+        limit, decay = float(common["clip"]), float(common["weight_decay"])
+        added = decay if common["decay"] == "gradient" else 0.0
+        if limit < math.inf or added:
+            seen = np.empty_like(grads)
+            optim_shared.ready(
+                rows, stride, dim, row_ids, grads, np.float32(limit), np.float32(added), seen
             )
-    values: dict[str, float | str] = {
-        option: kind.read(given[option], where=f"{where}: {name}:{option}")
-        if option in given
-        else kind.default
-        for option, kind in kinds.items()
-    }
-    spelled = ",".join(f"{option}={value}" for option, value in values.items())
-    return (f"{name}:{spelled}" if spelled else name), values
+            seen.flags.writeable = False
+            grads = seen
+        if decay and not added:
+            optim_shared.shrink(rows, stride, dim, row_ids, np.float32(1.0 - rate * decay))
+        self.kernel(rows, stride, dim, row_ids, grads, self.options, self.kernel_table)
+        low, high = float(common["weight_low"]), float(common["weight_high"])
+        if low > -math.inf or high < math.inf:
+            optim_shared.bound(rows, stride, dim, row_ids, np.float32(low), np.float32(high))
 
 
 def make_optimizer(text: str, *, dim: int, where: str = "optimizer") -> Optimizer:
@@ -252,21 +107,66 @@ def make_optimizer(text: str, *, dim: int, where: str = "optimizer") -> Optimize
 
     >>> make_optimizer("sgd:lr=1", dim=4).text
     'sgd:lr=1.0'
+    >>> make_optimizer("sgd:clip=2,schedule=cosine,steps=1e3", dim=4).text
+    'sgd:lr=0.05,schedule=cosine,steps=1000,end=0.0,clip=2.0'
     """
     parsed = parse_rule(text, where=where)
     rule = RULES.get(parsed.name)
     if rule is None:
         raise ConfigError(f"{where}: unknown rule {parsed.name!r}; {nearest(parsed.name, RULES)}")
-    full, values = read_options(text, parsed.name, parsed.options, rule.options, where=where)
-    refusal = rule.check(values)
+    kinds = _kinds(rule, parsed.options, where=f"{where}: {parsed.name}")
+    quiet = {*QUIET, *COMMON} - set(rule.options)
+    full, values = read_options(text, parsed.name, parsed.options, kinds, where=where, quiet=quiet)
+    schedule = make_schedule(values)
+    common = {option: values.get(option, kind.default or 0.0) for option, kind in COMMON.items()}
+    if rule.decays_itself:
+        common["weight_decay"] = 0.0
+    refusal = rule.check(values) or _refusal(common, schedule, parsed.options)
     if refusal:
         raise ConfigError(f"{where}: {full}: {refusal}")
-    numbers = [float(v) for v in values.values() if not isinstance(v, str)]
     return Optimizer(
         text=full,
+        dim=dim,
+        state_dim=int(rule.state_dim(dim, values)),
+        first_state=np.array(rule.first_state(dim, values), np.float64),
         kernel=rule.kernel(values),
-        options=np.array(numbers, np.float64),
+        options=_kernel_options(rule.options, values, schedule),
         kernel_table=rule.kernel_table(values),
-        state_dim=rule.state_dim(dim, values),
-        first_state=rule.first_state(values),
+        schedule=schedule,
+        common=common,
     )
+
+
+def _kinds(rule: OptimizerRule, given: Mapping[str, str], *, where: str) -> Kinds:
+    """Return the options that may be given: the rule's, the named schedule's, the common ones."""
+    common = dict(COMMON)
+    if "weight_decay" in rule.options:
+        # It works as the rule says; where else it could go is no question.
+        del common["weight_decay"], common["decay"]
+    return {**rule.options, **schedule_kinds(given, where=where), **common}
+
+
+def _refusal(common: Values, schedule: Schedule, given: Mapping[str, str]) -> str:
+    """Return why the common options cannot work, or an empty text."""
+    decay = float(common["weight_decay"])
+    if "decay" in given and not decay:
+        return "decay says where weight_decay goes; give weight_decay too"
+    if schedule.peak * decay > 1.0:
+        return (
+            f"lr * weight_decay must be at most 1, or weights grow without end; got "
+            f"{schedule.peak:g} * {decay:g}"
+        )
+    if float(common["weight_low"]) > float(common["weight_high"]):
+        return "weight_low must not be over weight_high"
+    return ""
+
+
+def _kernel_options(kinds: Kinds, values: Values, schedule: Schedule) -> Doubles:
+    """Return what a kernel gets: lr, t, then the other options of the rule, words by position."""
+    numbers = [schedule.at(0), 1.0]
+    for option, kind in kinds.items():
+        if option == "lr":
+            continue
+        value = values[option]
+        numbers.append(kind.words.index(str(value)) if isinstance(kind, Choice) else float(value))
+    return np.array(numbers, np.float64)

@@ -65,7 +65,6 @@ class SparseTable:
         self.epoch = 1
         self._optimizer = make_optimizer(spec.optimizer, dim=spec.dim)
         self._initializer = make_initializer(spec.initializer, table=spec.name, seed=spec.seed)
-        self._first_state = np.array([self._optimizer.first_state])
         stride = spec.dim + self._optimizer.state_dim
         self._slab = Slab(spec.capacity_max, stride, table=spec.name)
         self._index = Index(spec.capacity_max, self._slab.free_rows, table=spec.name)
@@ -75,6 +74,11 @@ class SparseTable:
     def num_rows(self) -> int:
         """Return the rows alive."""
         return self._index.num_rows
+
+    @property
+    def learning_rate(self) -> float:
+        """Return the rate of the next push: the schedule at ``version`` applied ones."""
+        return self._optimizer.schedule.at(self.version)
 
     @property
     def row_bytes(self) -> int:
@@ -149,15 +153,7 @@ class SparseTable:
             summed = np.zeros(distinct.size * self.spec.dim, np.float32)
             rows.sum_repeats(inverse.astype(np.int64), grads, self.spec.dim, summed)
             row_ids, grads = distinct, _read_only(summed)
-        self._optimizer.kernel(
-            self._slab.rows,
-            self._slab.stride,
-            self.spec.dim,
-            row_ids,
-            grads,
-            self._optimizer.options,
-            self._optimizer.kernel_table,
-        )
+        self._optimizer.apply(self._slab.rows, row_ids, grads, version=self.version)
         rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
 
     def check_assign(self, keys: Keys, weights: Floats) -> None:
@@ -247,7 +243,7 @@ class SparseTable:
             stride,
             self.spec.dim,
             state_dim,
-            self._first_state,
+            self._optimizer.first_state,
             out,
         )
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.integration.servers import WAIT_S, Start, endpoints, start_cluster
+from tests.integration.servers import WAIT_S, Server, endpoints
 
 LOADER = """
 import faulthandler, subprocess, sys, warnings
@@ -18,10 +18,11 @@ import torch
 import pserver
 
 client = pserver.connect("{endpoints}", connect_s=30.0)
+name = "loader-{rounds}-{uses_client}"
 client.create_table(
-    pserver.TableSpec(name="t", dim=2, optimizer="sgd:lr=1", initializer="zeros")
+    pserver.TableSpec(name=name, dim=2, optimizer="sgd:lr=1", initializer="zeros")
 )
-client.pull("t", [1])
+client.pull(name, [1])
 
 
 class Samples(torch.utils.data.Dataset):
@@ -30,7 +31,7 @@ class Samples(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         if {uses_client}:
-            client.pull("t", [index])
+            client.pull(name, [index])
         return index
 
 
@@ -40,11 +41,11 @@ for _ in range({rounds}):
         Samples(), batch_size=4, num_workers=2, multiprocessing_context="fork"
     )
     for batch in loader:
-        client.pull("t", batch.numpy())
-        client.push("t", batch.numpy(), np.ones((4, 2)))
+        client.pull(name, batch.numpy())
+        client.push(name, batch.numpy(), np.ones((4, 2)))
         subprocess.run([sys.executable, "-S", "-c", "pass"], check=True)
         steps += 1
-weights = client.peek("t", np.arange(8))
+weights = client.peek(name, np.arange(8))
 assert (weights == -{rounds}.0).all(), weights
 client.close()
 print("steps", steps)
@@ -62,9 +63,8 @@ def run(code: str, limit_s: float) -> subprocess.CompletedProcess[str]:
     )
 
 
-def load(start: Start, rounds: int, limit_s: float) -> None:
+def load(cluster: list[Server], rounds: int, limit_s: float) -> None:
     """Assert that forked workers and subprocesses do not disturb a training loop."""
-    cluster = start_cluster(start, 2)
     code = LOADER.format(
         endpoints=endpoints(cluster), rounds=rounds, limit_s=limit_s, uses_client=False
     )
@@ -75,22 +75,21 @@ def load(start: Start, rounds: int, limit_s: float) -> None:
     assert done.stdout == f"steps {2 * rounds}\n"
 
 
-def test_training_goes_on_when_loaders_fork(start: Start) -> None:
+def test_training_goes_on_when_loaders_fork(pair: list[Server]) -> None:
     """Five rounds of two forked workers, with a subprocess in each step, lose nothing (B7)."""
-    load(start, rounds=5, limit_s=60.0)
+    load(pair, rounds=5, limit_s=60.0)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_training_goes_on_when_loaders_fork_200_times(start: Start) -> None:
+def test_training_goes_on_when_loaders_fork_200_times(pair: list[Server]) -> None:
     """The same, 200 times over (B7)."""
-    load(start, rounds=200, limit_s=500.0)
+    load(pair, rounds=200, limit_s=500.0)
 
 
-def test_worker_is_told_at_once_when_it_uses_the_client(start: Start) -> None:
+def test_worker_is_told_at_once_when_it_uses_the_client(pair: list[Server]) -> None:
     """A forked worker that uses the parent's client fails at once, and is told what to do (B7)."""
-    cluster = start_cluster(start, 1)
-    code = LOADER.format(endpoints=endpoints(cluster), rounds=1, limit_s=60.0, uses_client=True)
+    code = LOADER.format(endpoints=endpoints(pair), rounds=1, limit_s=60.0, uses_client=True)
 
     done = run(code, 60.0)
 
@@ -120,10 +119,11 @@ pending = client.start_push(
         ("embedded(2)", ""),
     ],
 )
-def test_process_ends_when_a_client_was_never_closed(start: Start, make: str, end: str) -> None:
+def test_process_ends_when_a_client_was_never_closed(
+    pair: list[Server], make: str, end: str
+) -> None:
     """A script that forgets to close its client ends at its end, in silence."""
-    cluster = start_cluster(start, 1) if "connect" in make else []
-    code = UNCLOSED.format(make=make.format(endpoints=endpoints(cluster)), end=end)
+    code = UNCLOSED.format(make=make.format(endpoints=endpoints(pair)), end=end)
 
     done = run(code, WAIT_S)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 import pserver
 from trainer.dataset import Batch
@@ -53,14 +54,23 @@ class Sum(nn.Module):
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(1))
 
+    @override
     def forward(self, rows: Tensor, _dense: Tensor) -> Tensor:
         """Return (B,) logits."""
         return rows.sum((1, 2)) + self.bias
 
 
-def ctr_model(client: pserver.Client, dense: nn.Module | None = None, **options: str) -> CtrModel:
+def ctr_model(
+    client: pserver.Client,
+    dense: nn.Module | None = None,
+    *,
+    dim: int = 1,
+    optimizer: str = "sgd:lr=1",
+    initializer: str = "zeros",
+) -> CtrModel:
     """Return a model on the CPU."""
-    return CtrModel(bag(client, **options), dense or Sum(), device=torch.device("cpu"))
+    rows = bag(client, dim=dim, optimizer=optimizer, initializer=initializer)
+    return CtrModel(rows, dense or Sum(), device=torch.device("cpu"))
 
 
 def frozen(model: CtrModel) -> torch.optim.Optimizer:
@@ -79,3 +89,10 @@ def batch(keys: list[int], labels: list[float], *, position: int = 0) -> Batch:
         teacher=None,
         position=position,
     )
+
+
+def criteo_line(number: int) -> str:
+    """Return a good line of a Criteo file whose label and ids follow from its number."""
+    ints = [str((number * 7 + i) % 50) for i in range(13)]
+    hexes = [f"{(number * 31 + i) % 40:08x}" for i in range(26)]
+    return "\t".join([str(int(number % 3 == 0)), *ints, *hexes]) + "\n"

@@ -1,0 +1,87 @@
+"""What optimizer kernels share: asking for rows ahead, and what may stand around a step.
+
+Rooms before and after: the kernels of ``optim*.py`` call ``ask`` and ``mean_square``;
+``table.optimizer`` runs ``ready``, ``shrink`` and ``bound`` around a step, each only if the rule's
+text asks for it, so a table that does not use them pays nothing.
+
+What always holds: nothing is allocated; rows are visited in the order given.
+"""
+
+import numpy as np
+from numba import njit
+
+from pserver.arrays import Floats, RowIds
+from pserver.mix import prefetch
+
+POWERS = 2**24
+"""Whole numbers that a float32 of state can count: beyond, adding 1 changes nothing."""
+
+_AHEAD = 16
+_LINE = 16  # float32 a cache line
+
+
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+def ask(slab: Floats, row_ids: RowIds, i: int, stride: int) -> None:
+    """Prefetch every cache line of the row that comes ``_AHEAD`` steps later."""
+    if i + _AHEAD < row_ids.size:
+        start = row_ids[i + _AHEAD] * stride
+        for k in range(0, stride, _LINE):
+            prefetch(slab, start + k)
+
+
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+def mean_square(grads: Floats, start: np.uint64, dim: int) -> np.float32:
+    """Return mean(g * g) of one gradient, summed in float64."""
+    total = 0.0
+    for k in range(dim):
+        grad = np.float64(grads[start + np.uint64(k)])
+        total += grad * grad
+    return np.float32(total / dim)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def ready(
+    slab: Floats,  # (C * stride,)
+    stride: int,
+    dim: int,
+    row_ids: RowIds,  # (U,) in [0, C), distinct
+    grads: Floats,  # (U * dim,)
+    limit: np.float32,  # over 0; infinity for none
+    decay: np.float32,  # 0 for none
+    out: Floats,  # (U * dim,) written
+) -> None:
+    """Write max(-limit, min(limit, g)) + decay * w: the gradients that the step will see."""
+    step = np.uint64(stride)
+    width = np.uint64(dim)
+    for i in range(row_ids.size):
+        ask(slab, row_ids, i, stride)
+        w = np.uint64(row_ids[i]) * step
+        g = np.uint64(i) * width
+        for k in range(dim):
+            d = np.uint64(k)
+            out[g + d] = max(-limit, min(limit, grads[g + d])) + decay * slab[w + d]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def shrink(slab: Floats, stride: int, dim: int, row_ids: RowIds, keep: np.float32) -> None:
+    """W *= keep, for the named rows: decoupled weight decay."""
+    step = np.uint64(stride)
+    for i in range(row_ids.size):
+        ask(slab, row_ids, i, stride)
+        w = np.uint64(row_ids[i]) * step
+        for k in range(dim):
+            slab[w + np.uint64(k)] *= keep
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def bound(
+    slab: Floats, stride: int, dim: int, row_ids: RowIds, low: np.float32, high: np.float32
+) -> None:
+    """W = max(low, min(high, w)), for the named rows."""
+    step = np.uint64(stride)
+    for i in range(row_ids.size):
+        ask(slab, row_ids, i, stride)
+        w = np.uint64(row_ids[i]) * step
+        for k in range(dim):
+            d = np.uint64(k)
+            slab[w + d] = max(low, min(high, slab[w + d]))

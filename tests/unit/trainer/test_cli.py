@@ -1,0 +1,402 @@
+"""What ``trainer.cli`` promises: one command, exit status 0, 1 or 2, one line on errors, one JSON."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+import pserver
+from tests.unit.trainer.models import criteo_line
+from trainer import cli, job
+from trainer.cli import make_parser
+from trainer.config import RunSettings
+from trainer.job import Summary
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "options_trainer.txt"
+REGENERATE = "PSERVER_WRITE_GOLDEN"
+"""Set this variable to 1 to rewrite the golden file; the difference is reviewed."""
+
+SMALL = (
+    *("--rows", "300", "--eval-last", "200", "--scale", "0.001", "--batch-size", "64"),
+    *("--dim", "4", "--device", "cpu", "--threads", "1"),
+)
+
+FIGURES = {
+    "model": str,
+    "data": str,
+    "device": str,
+    "shards": int,
+    "steps": int,
+    "samples": int,
+    "seconds": float,
+    "samples_per_s": float,
+    "comm_share": float,
+    "train_auc": float,
+    "auc": float,
+    "log_loss": float,
+    "auc_ceiling": float,
+    "eval_samples": int,
+    "rows": int,
+    "bytes_per_row": float,
+    "retries": int,
+    "bad_lines": int,
+    "first_bad_lines": list,
+}
+"""Every figure of ``--json`` and what it is; boards and scripts read these names."""
+
+
+@pytest.fixture(autouse=True)
+def usual_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave no setting of a test's run behind, and take none from outside."""
+    for name in RunSettings.model_fields:
+        monkeypatch.delenv("TRAINER_" + name.upper(), raising=False)
+    monkeypatch.setenv("GRPC_VERBOSITY", "NONE")
+    monkeypatch.setenv("COLUMNS", "200")
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def resolved(monkeypatch: pytest.MonkeyPatch) -> list[RunSettings]:
+    """Return the settings with which a run would have started; nothing is trained."""
+    started: list[RunSettings] = []
+
+    def run(settings: RunSettings) -> Summary:
+        started.append(settings)
+        return Summary(**{name: kind() for name, kind in FIGURES.items()})
+
+    monkeypatch.setattr(job, "run", run)
+    return started
+
+
+@pytest.fixture
+def hundred(tmp_path: Path) -> Path:
+    """Return a Criteo file of 100 good rows."""
+    path = tmp_path / "hundred.txt"
+    path.write_text("".join(map(criteo_line, range(100))), encoding="utf-8")
+    return path
+
+
+def failed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Return the exit status of a command line that must fail, and what it says."""
+    try:
+        status = cli.main(words)
+    except SystemExit as error:
+        status = int(str(error.code))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    return status, captured.err
+
+
+# --- what a run prints --------------------------------------------------------------------------
+
+
+def test_last_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--json`` ends standard output with every documented figure, and no other."""
+    status = cli.main(["run", *SMALL, "--json"])
+
+    captured = capsys.readouterr()
+    told = json.loads(captured.out.splitlines()[-1], parse_constant=pytest.fail)
+    assert status == 0
+    assert {name: type(value) for name, value in told.items()} == FIGURES
+    assert list(told) == list(FIGURES)
+    assert (told["steps"], told["samples"], told["eval_samples"]) == (5, 300, 200)
+    assert "train deepfm: step 5/5" in captured.err
+
+
+def test_table_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without ``--json`` the figures stand in a table, the AUC beside the best possible."""
+    assert cli.main(["run", *SMALL]) == 0
+
+    text = capsys.readouterr().out
+    assert "deepfm on generated, 300 rows" in text
+    assert "on held-out rows; best possible 0." in text
+    assert "on 200 rows" in text
+    assert "300 rows, 5 steps" in text
+    assert "% of the training time" in text
+    assert "on 2 shards" in text
+    assert "bytes each" in text
+    assert "retries" not in text
+    assert "bad lines" not in text
+
+
+def test_table_of_a_file_tells_what_is_missing(
+    hundred: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without held-out rows the AUC in training is told, and how to get the other."""
+    assert cli.main(["run", "--data", str(hundred), "--model", "lr", "--device", "cpu"]) == 0
+
+    text = capsys.readouterr().out
+    assert "in training; no held-out rows (--eval-data or --eval-last)" in text
+    assert "log loss" not in text
+
+
+def test_table_shows_bad_lines(hundred: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Skipped lines are counted and the first of them shown, with file, line and reason."""
+    text = hundred.read_text(encoding="utf-8")
+    hundred.write_text("0\tx\n" + text + "half\n", encoding="utf-8")
+    words = ["run", "--data", str(hundred), "--model", "lr", "--bad-lines", "skip"]
+
+    assert cli.main([*words, "--eval-last", "20", "--device", "cpu"]) == 0
+
+    shown = "".join(capsys.readouterr().out.split())
+    assert "badlines│2skipped" in shown
+    assert f"{hundred.name}:1:" in shown
+    assert f"{hundred.name}:102:" in shown
+
+
+def test_numbers_that_are_missing_are_not_shown(
+    resolved: list[RunSettings],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A run without any number worth showing still prints its table."""
+    values = {name: kind() for name, kind in FIGURES.items()}
+    nothing = dict.fromkeys(("auc", "train_auc", "log_loss", "auc_ceiling", "bytes_per_row"))
+    summary = Summary(**{**values, **nothing, "retries": 3})
+    monkeypatch.setattr(job, "run", lambda _: summary)
+
+    assert cli.main(["run"]) == 0
+
+    text = capsys.readouterr().out
+    assert "no held-out rows" in text
+    assert "retries" in text
+    assert resolved == []
+
+
+# --- where settings come from -------------------------------------------------------------------
+
+
+def test_flags_win_over_environment_over_file(
+    resolved: list[RunSettings],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A run has flag over ``TRAINER_`` variable over ``[run]`` over default."""
+    file = tmp_path / "job.toml"
+    file.write_text(
+        '[serve]\nshard = 1\n[run]\nmodel = "fm"\nepochs = 2\nseed = 5\nsteps = 9\n',
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("TRAINER_EPOCHS", "3")
+    monkeypatch.setenv("TRAINER_SEED", "6")
+    monkeypatch.setenv("TRAINER_UNKNOWN", "7")
+
+    status = cli.main(["run", "--config", str(file), "--seed", "7", "--json"])
+
+    assert status == 0
+    assert resolved == [RunSettings(model="fm", epochs=3, seed=7, steps=9)]
+    assert set(json.loads(capsys.readouterr().out)) == set(FIGURES)
+
+
+def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
+    """Each setting can be given as a flag and arrives as it was given."""
+    values = {
+        "ps": "a:1",
+        "data": "x",
+        "format": "criteo",
+        "bad_lines": "skip",
+        "eval_last": 7,
+        "model": "lr",
+        "dim": 1,
+        "optimizer": "sgd",
+        "initializer": "zeros",
+        "dense_optimizer": "sgd",
+        "epochs": 2,
+        "steps": 3,
+        "batch_size": 5,
+        "seed": 6,
+        "device": "cpu",
+        "threads": 1,
+        "prefetch": 0,
+        "window": 2,
+        "send_queue_size": 8,
+        "send_queue_bytes": 9,
+        "timeout_s": 1.5,
+    }
+    others = {"shards": 3, "rows": 8, "scale": 0.5, "alpha": 1.5}
+    held_out = {"data": "x", "eval_data": "y"}
+    assert {*values, *others, *held_out} == set(RunSettings.model_fields)
+
+    for given in (values, others, held_out):
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+        assert cli.main(["run", *flags]) == 0
+        assert resolved.pop() == RunSettings.make(given, origins={})
+
+
+# --- what goes wrong ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "fact"),
+    [
+        (["--modle", "lr"], "unknown option --modle; did you mean '--model'?"),
+        (["--batchsize=3"], "unknown option --batchsize=3; did you mean '--batch-size'?"),
+        (
+            ["--model", "deepfn"],
+            "flag --model: input should be 'lr', 'fm', 'wide_deep' or 'deepfm'",
+        ),
+        (["--optimizer", "adagard", *SMALL], "unknown rule 'adagard'; did you mean 'adagrad'?"),
+        (["--optimizer", "adam:bta1=0", *SMALL], "did you mean 'beta1'?"),
+        (["--dense-optimizer", "adm", *SMALL], "--dense-optimizer: unknown rule 'adm'; did you"),
+        (["--initializer", "unform", *SMALL], "did you mean 'uniform'?"),
+        (["--model", "lr", *SMALL], "--dim: model lr: dim must be at least 1 and at most 1, got 4"),
+        (["--epochs", "0"], "flag --epochs: input should be greater than or equal to 1, got '0'"),
+        (["--steps", "many"], "flag --steps: input should be a valid integer"),
+        (["--config", "none.toml"], "--config none.toml: "),
+        (["--eval-data", "x"], "eval_data needs data"),
+        (["--ps", "nowhere"], "must be HOST:PORT"),
+    ],
+)
+def test_settings_that_cannot_work_exit_2(
+    words: list[str], fact: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typo or a value that cannot be is one line with the nearest valid name, exit 2."""
+    status, text = failed(capsys, "run", *words)
+
+    assert status == 2
+    assert text.startswith("trainer run: ")
+    assert fact in text
+
+
+def test_unknown_key_of_the_file_exits_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A key of ``[run]`` that is no setting names the file and the nearest one."""
+    file = tmp_path / "job.toml"
+    file.write_text("[run]\nepoch = 2\n", encoding="utf-8")
+
+    status, text = failed(capsys, "run", "--config", str(file))
+
+    assert status == 2
+    assert f"{file}: [run] has no setting 'epoch'; did you mean 'epochs'?" in text
+
+
+@pytest.mark.parametrize("words", [[], ["rnu"], ["run", "fast"], ["run", "--steps"]])
+def test_usage_errors_exit_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """No command, an unknown one, a stray word and a flag without value point to the help."""
+    status, text = failed(capsys, *words)
+
+    assert status == 2
+    assert text.startswith("trainer")
+    assert "--help" in text
+
+
+def test_cuda_that_is_absent_exits_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Asking for a GPU that is not there is refused before anything is trained."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+    status, text = failed(capsys, "run", *SMALL, "--device", "cuda")
+
+    assert status == 2
+    assert text == ("trainer run: --device cuda: torch finds no CUDA device; use auto or cpu\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "fact"),
+    [
+        (["--data", "{none}"], "{none}: cannot be read: No such file or directory"),
+        (["--data", "{empty}"], "{empty}: 0 rows: nothing is left to train on"),
+        (["--data", "{hundred}", "--eval-last", "100"], "the last 100 are held out: nothing is"),
+        (["--data", "{hundred}", "--eval-data", "{none}"], "{none}: cannot be read"),
+        (["--data", "{hundred}", "--eval-data", "{empty}"], "{empty}: 0 rows: nothing to score"),
+        (["--data", "{bad}", "--device", "cpu"], "{bad}:1: "),
+    ],
+)
+def test_data_that_cannot_be_used_exits_1(
+    flags: list[str],
+    fact: str,
+    hundred: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A file that is missing, empty, too short or bad is one line that names it, exit 1."""
+    (tmp_path / "empty").touch()
+    (tmp_path / "bad").write_text("no row\n", encoding="utf-8")
+    paths = {name: str(tmp_path / name) for name in ("none", "empty", "bad")}
+    paths["hundred"] = str(hundred)
+
+    status, text = failed(capsys, "run", *(flag.format(**paths) for flag in flags))
+
+    assert status == 1
+    assert text.startswith("trainer run: ")
+    assert fact.format(**paths) in text
+    assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (pserver.DeadlineError("late"), 1),
+        (pserver.RestartedError("gone"), 1),
+        (pserver.SpecMismatchError("another"), 1),
+        (pserver.ConfigError("no"), 2),
+    ],
+)
+def test_errors_of_servers_have_their_status(
+    error: Exception,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What servers and settings raise is one line; 2 only where trying again cannot help."""
+
+    def run(_: RunSettings) -> Summary:
+        raise error
+
+    monkeypatch.setattr(job, "run", run)
+
+    assert failed(capsys, "run") == (status, f"trainer run: {error}\n")
+
+
+def test_interrupt_exits_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C ends a run with one word and the status that shells know."""
+
+    def run(_: RunSettings) -> Summary:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "run", run)
+
+    assert failed(capsys, "run") == (130, "trainer run: interrupted\n")
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--version`` prints name and version and exits 0."""
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+
+    assert capsys.readouterr().out == f"trainer {pserver.__version__}\n"
+
+
+def all_options() -> Iterator[str]:
+    """Yield each command's flags with their values."""
+    parser = make_parser()
+    commands = next(a for a in parser._actions if a.dest == "command").choices
+    assert commands is not None
+    for name, command in [("trainer", parser), *sorted(dict(commands).items())]:
+        for action in command._actions:
+            if action.option_strings:
+                value = f" {action.metavar or action.dest.upper()}" if action.nargs != 0 else ""
+                needed = " (required)" if action.required else ""
+                yield f"{name} {' '.join(action.option_strings)}{value}{needed}"
+
+
+def test_no_option_comes_or_goes_unseen() -> None:
+    """Every flag of the command stands in the golden file, and nothing else does."""
+    text = "\n".join(all_options()) + "\n"
+    if os.environ.get(REGENERATE) == "1":
+        GOLDEN.write_text(text, encoding="utf-8")
+
+    assert text == GOLDEN.read_text(encoding="utf-8"), f"set {REGENERATE}=1 to rewrite it"

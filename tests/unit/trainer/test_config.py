@@ -1,0 +1,141 @@
+"""What ``trainer.config`` promises: each setting has one default, is used, and is refused if idle."""
+
+import ast
+import inspect
+from typing import Literal, get_args, get_origin
+
+import pytest
+
+import pserver
+from trainer import config, job
+from trainer.config import RunSettings
+
+
+def refused(**values: object) -> str:
+    """Return the message with which settings are refused."""
+    with pytest.raises(pserver.ConfigError) as caught:
+        RunSettings.make(values, origins={})
+    return str(caught.value)
+
+
+def test_every_field_is_read() -> None:
+    """Each setting that may be more than one thing is read where a run is built; none is dropped."""
+    read = {
+        node.attr
+        for module in (job, config)
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("settings", "self")
+    }
+
+    one_choice = {
+        name
+        for name, field in RunSettings.model_fields.items()
+        if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1
+    }
+    assert set(RunSettings.model_fields) - read <= one_choice
+
+
+def test_every_field_has_a_description_and_every_number_a_range() -> None:
+    """The help says what each setting is, and no number is taken as it comes."""
+    for name, field in RunSettings.model_fields.items():
+        assert field.description, name
+        if field.annotation in (int, float, int | None, float | None):
+            assert field.metadata, name
+
+
+def test_defaults_are_a_run_on_generated_rows() -> None:
+    """Nothing given: deepfm on generated rows and embedded shards, as the client's defaults have it."""
+    settings = RunSettings()
+
+    assert (settings.model, settings.data, settings.ps, settings.shards) == (
+        "deepfm",
+        None,
+        None,
+        2,
+    )
+    assert settings.client_settings() == pserver.ClientSettings()
+
+
+def test_client_settings_are_handed_on() -> None:
+    """Each setting of the client that a run has reaches the client."""
+    settings = RunSettings(timeout_s=3.0, window=2, send_queue_size=5, send_queue_bytes=6)
+
+    assert settings.client_settings() == pserver.ClientSettings(
+        timeout_s=3.0, window=2, send_queue_size=5, send_queue_bytes=6
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "fact"),
+    [
+        (
+            {"data": "a", "eval_data": "b", "eval_last": 3},
+            "eval_data and eval_last both name the held-out rows; give one",
+        ),
+        ({"eval_data": "b"}, "eval_data needs data: generated rows have their own"),
+        ({"data": "a", "rows": 10}, "rows has no effect when data is given; leave one out"),
+        ({"data": "a", "scale": 1.0}, "scale has no effect when data is given"),
+        ({"data": "a", "alpha": 1.05}, "alpha has no effect when data is given"),
+        ({"ps": "a:1", "shards": 2}, "shards has no effect when ps is given"),
+    ],
+)
+def test_contradictions_are_refused(values: dict[str, object], fact: str) -> None:
+    """Two settings of which one would be ignored are refused by name, defaults spelled out too."""
+    assert fact in refused(**values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"data": "a", "eval_last": 3},
+        {"data": "a", "eval_data": "b", "shards": 3},
+        {"rows": 10, "eval_last": 5, "ps": "a:1"},
+    ],
+)
+def test_settings_that_go_together_are_taken(values: dict[str, object]) -> None:
+    """A held-out part of either kind, and embedded shards or servers, are fine."""
+    settings = RunSettings.make(values, origins={})
+
+    assert {name: getattr(settings, name) for name in values} == values
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fact"),
+    [
+        ("shards", 0, "greater than or equal to 1"),
+        ("shards", 65, "less than or equal to 64"),
+        ("rows", 0, "greater than or equal to 1"),
+        ("scale", 0.0, "greater than 0"),
+        ("alpha", float("nan"), "less than or equal to 10"),
+        ("dim", 4097, "less than or equal to 4096"),
+        ("epochs", 0, "greater than or equal to 1"),
+        ("steps", 0, "greater than or equal to 1"),
+        ("batch_size", (1 << 20) + 1, "less than or equal to 1048576"),
+        ("batch_size", 2.5, "valid integer"),
+        ("seed", -1, "greater than or equal to 0"),
+        ("seed", 1 << 63, "less than 9223372036854775808"),
+        ("threads", 0, "greater than or equal to 1"),
+        ("prefetch", -1, "greater than or equal to 0"),
+        ("prefetch", 65, "less than or equal to 64"),
+        ("window", 0, "greater than or equal to 1"),
+        ("timeout_s", float("inf"), "less than or equal to 86400"),
+        ("format", "avazu", "input should be 'criteo'"),
+        ("bad_lines", "ignore", "'skip' or 'fail'"),
+        ("device", "gpu", "'auto', 'cpu' or 'cuda'"),
+        ("model", "deepfn", "'lr', 'fm', 'wide_deep' or 'deepfm'"),
+    ],
+)
+def test_values_out_of_range_are_refused(name: str, value: object, fact: str) -> None:
+    """What cannot be is refused with the setting, what must hold, and what came."""
+    message = refused(**{name: value})
+
+    assert message.startswith(f"{name}: ")
+    assert fact in message
+    assert f"got {value!r}" in message
+
+
+def test_unknown_settings_name_the_nearest() -> None:
+    """A name that does not exist is refused with the nearest one that does."""
+    assert "unknown setting 'batchsize'; did you mean 'batch_size'?" in refused(batchsize=3)
