@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvloop
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -29,6 +30,7 @@ FAILURE_EXIT = 1
 """Exit status when a server or the network failed: trying again may help."""
 
 _MIB = 1 << 20
+_PIPE_WIDTH = 120  # columns of a table that goes to no terminal
 
 
 def make_parser() -> CommandParser:
@@ -93,7 +95,7 @@ def _status(given: argparse.Namespace) -> None:
     if given.json:
         print(json.dumps({"shards": facts}))
         return
-    table = Table(title=f"{len(facts)} shards")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in ("shard", "endpoint", "state"):
         table.add_column(column, no_wrap=True)
     for column in ("rows", "MiB", "pulls/s", "pushes/s", "p99 ms", "uptime"):
@@ -110,7 +112,13 @@ def _status(given: argparse.Namespace) -> None:
             f"{max(fact['pull_p99_s'], fact['push_p99_s']) * 1e3:.1f}",
             f"{fact['uptime_s']:.0f} s",
         )
-    Console().print(table)
+    _console().print(table)
+
+
+def _console() -> Console:
+    """Return where tables go: as wide as the terminal, or wide enough for a file or pipe."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, _PIPE_WIDTH))
 
 
 def _facts(client: Client) -> list[dict[str, Any]]:
@@ -168,4 +176,4 @@ def _optimizers(given: argparse.Namespace) -> None:
         table.add_row(
             *(str(fact[key]) for key in ("default", "formula", "state", "state_floats", "source"))
         )
-    Console().print(table)
+    _console().print(table)

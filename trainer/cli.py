@@ -85,9 +85,10 @@ def _run(given: argparse.Namespace) -> None:
 
 def _show(summary: "Summary") -> None:
     """Print the summary for a person."""
-    table = Table(title=f"{summary.model} on {summary.data}", show_header=False)
+    table = Table(show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
+    table.add_row("model", f"{summary.model} on {summary.data}")
     table.add_row("AUC", _auc_text(summary))
     if summary.log_loss is not None:
         table.add_row("log loss", f"{summary.log_loss:.4f} on {summary.eval_samples:,} rows")

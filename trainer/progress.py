@@ -39,7 +39,7 @@ class ProgressView:
         self._shown_s = 0.0
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=None),
+            BarColumn(bar_width=8),
             MofNCompleteColumn(),
             TextColumn("{task.fields[facts]}"),
             TimeRemainingColumn(compact=True),
@@ -81,8 +81,8 @@ class ProgressView:
             return
         self._shown_s = now
         facts = (
-            f"{self._samples / (now - self._begin_s):,.0f} samples/s  loss {self._loss:.4f}  "
-            f"AUC {self.auc:.4f}  queue {queue_depth}"
+            f"{self._samples / (now - self._begin_s):,.0f} samples/s loss {self._loss:.4f} "
+            f"AUC {self.auc:.4f} queue {queue_depth}"
         )
         if self._is_live:
             self._bar.update(self._task, completed=report.step, facts=facts)

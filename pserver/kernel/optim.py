@@ -22,7 +22,7 @@ import numpy as np
 from numba import njit
 
 from pserver.arrays import Doubles, Floats, RowIds
-from pserver.kernel.optim_shared import POWERS, ask, mean_square
+from pserver.kernel.optim_shared import AHEAD, POWERS, ask, mean_square
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -40,7 +40,8 @@ def sgd(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
         for k in range(dim):
@@ -68,7 +69,8 @@ def momentum(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         g = np.uint64(i) * width
@@ -99,7 +101,8 @@ def nesterov(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         g = np.uint64(i) * width
@@ -131,7 +134,8 @@ def adagrad_element_before(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         g = np.uint64(i) * width
@@ -163,7 +167,8 @@ def adagrad_element_after(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         g = np.uint64(i) * width
@@ -195,7 +200,8 @@ def adagrad_row_before(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
         total = slab[w + width] + mean_square(grads, g, dim)
@@ -226,7 +232,8 @@ def adagrad_row_after(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
         total = slab[w + width]
@@ -265,7 +272,8 @@ def adagrad_decay(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width + np.uint64(1)
         g = np.uint64(i) * width

@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 
 from pserver.arrays import Doubles, Floats, RowIds
-from pserver.kernel.optim_shared import ask
+from pserver.kernel.optim_shared import AHEAD, ask
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -42,7 +42,8 @@ def ftrl(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         n = w + width
         z = n + width
@@ -82,7 +83,8 @@ def ftrl_power(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         n = w + width
         z = n + width
@@ -122,7 +124,8 @@ def group_adagrad(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
         largest = np.float32(0.0)

@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 
 from pserver.arrays import Doubles, Floats, RowIds
-from pserver.kernel.optim_shared import ask
+from pserver.kernel.optim_shared import AHEAD, ask
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -36,7 +36,8 @@ def rmsprop(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         g = np.uint64(i) * width
@@ -74,7 +75,8 @@ def rmsprop_momentum(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         b = s + width
@@ -114,7 +116,8 @@ def adadelta(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         x = s + width

@@ -16,17 +16,22 @@ from pserver.mix import prefetch
 POWERS = 2**24
 """Whole numbers that a float32 of state can count: beyond, adding 1 changes nothing."""
 
-_AHEAD = 16
+AHEAD = 16
+"""Rows between asking for a row and working on it."""
+
 _LINE = 16  # float32 a cache line
 
 
 @njit(nogil=True, cache=True, error_model="numpy", inline="always")
-def ask(slab: Floats, row_ids: RowIds, i: int, stride: int) -> None:
-    """Prefetch every cache line of the row that comes ``_AHEAD`` steps later."""
-    if i + _AHEAD < row_ids.size:
-        start = row_ids[i + _AHEAD] * stride
-        for k in range(0, stride, _LINE):
-            prefetch(slab, start + k)
+def ask(slab: Floats, start: int, stride: int) -> None:
+    """Prefetch every cache line of the row that begins at ``start``.
+
+    The caller looks up the row that comes ``AHEAD`` steps later by itself: with ``row_ids[i + AHEAD]``
+    in here the compiler no longer sees that the index is not negative, and the loop over the row
+    is 2.5 times slower.
+    """
+    for k in range(0, stride, _LINE):
+        prefetch(slab, start + k)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", inline="always")
@@ -54,7 +59,8 @@ def ready(
     step = np.uint64(stride)
     width = np.uint64(dim)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
         for k in range(dim):
@@ -67,7 +73,8 @@ def shrink(slab: Floats, stride: int, dim: int, row_ids: RowIds, keep: np.float3
     """W *= keep, for the named rows: decoupled weight decay."""
     step = np.uint64(stride)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         for k in range(dim):
             slab[w + np.uint64(k)] *= keep
@@ -80,7 +87,8 @@ def bound(
     """W = max(low, min(high, w)), for the named rows."""
     step = np.uint64(stride)
     for i in range(row_ids.size):
-        ask(slab, row_ids, i, stride)
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         for k in range(dim):
             d = np.uint64(k)

@@ -67,8 +67,8 @@ def test_line_tells_rate_loss_auc_and_queue(
         view.update(report(2, loss=0.25, probabilities=(0.2, 0.3)), queue_depth=0)
 
     first, last = capsys.readouterr().err.splitlines()
-    assert first == "train lr: step 1/2  2 samples/s  loss 0.5000  AUC 1.0000  queue 3"
-    assert last == "train lr: step 2/2  2 samples/s  loss 0.3750  AUC 0.7500  queue 0"
+    assert first == "train lr: step 1/2  2 samples/s loss 0.5000 AUC 1.0000 queue 3"
+    assert last == "train lr: step 2/2  2 samples/s loss 0.3750 AUC 0.7500 queue 0"
 
 
 def test_loss_follows_the_last_steps(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +119,7 @@ def test_terminal_gets_one_bar(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "4/4" in captured.err
-    assert "2 samples/s  loss 0.5000  AUC 1.0000  queue 4" in captured.err
+    assert "2 samples/s loss 0.5000 AUC 1.0000 queue 4" in captured.err
     assert "step 4/4" not in captured.err
 
 
