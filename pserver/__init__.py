@@ -12,6 +12,7 @@ from pserver.client.client import Client
 from pserver.client.connect import connect
 from pserver.client.dedupe import Distinct, dedupe
 from pserver.client.inputs import as_keys
+from pserver.client.inspected import Inspected
 from pserver.client.pending import PendingPull, PendingPush
 from pserver.config import ClientSettings, ServeSettings, Settings
 from pserver.embedded import embedded
@@ -48,6 +49,7 @@ __all__ = [
     "ConfigError",
     "DeadlineError",
     "Distinct",
+    "Inspected",
     "InternalError",
     "NotFiniteError",
     "OverloadedError",

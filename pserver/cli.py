@@ -1,9 +1,11 @@
-"""The command ``pserver``: serve a shard, look at a cluster.
+"""The command ``pserver``: serve a shard, look at a cluster, plan a table.
 
-Exit status: 0 done; 1 a server or the network failed; 2 settings that cannot work.
+Exit status: 0 done; 1 a server or the network failed; 2 settings that cannot work, or a table
+that is not there.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -16,13 +18,30 @@ from rich.console import Console
 from rich.table import Table
 
 from pserver._version import __version__
+from pserver.cli_tables import (
+    inspected_facts,
+    inspected_lines,
+    plan_lines,
+    table_facts,
+    tables_table,
+    warnings,
+)
 from pserver.client.client import Client
 from pserver.client.connect import connect
 from pserver.config import ClientSettings, ServeSettings
-from pserver.errors import ConfigError, PserverError
+from pserver.errors import ConfigError, PserverError, RequestError
 from pserver.logs import configure_logs
-from pserver.options import USAGE_EXIT, CommandParser, add_flags, resolve
+from pserver.options import (
+    USAGE_EXIT,
+    CommandParser,
+    add_flags,
+    key_number,
+    resolve,
+    whole_number,
+)
+from pserver.plan import BATCH_KEYS, make_plan
 from pserver.server.app import serve
+from pserver.spec import TableSpec
 from pserver.table.optimizer import RULES, make_optimizer
 from pserver.v1 import pserver_pb2 as pb
 
@@ -31,6 +50,7 @@ FAILURE_EXIT = 1
 
 _MIB = 1 << 20
 _PIPE_WIDTH = 120  # columns of a table that goes to no terminal
+_PIPE_WIDTH_LS = 1000  # no line is folded there: one table, one line
 
 
 def make_parser() -> CommandParser:
@@ -45,16 +65,67 @@ def make_parser() -> CommandParser:
     serving.set_defaults(run=_serve)
 
     status = commands.add_parser("status", help="show what each shard of a cluster does")
-    status.add_argument("--ps", required=True, metavar="HOST:PORT,...", help="shard 0 first")
-    status.add_argument("--timeout", type=float, default=10.0, help="seconds (default: 10)")
-    status.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_cluster_flags(status)
     status.set_defaults(run=_status)
+
+    listing = commands.add_parser("ls", help="list the tables of a cluster")
+    _add_cluster_flags(listing)
+    listing.set_defaults(run=_ls)
+
+    inspecting = commands.add_parser(
+        "inspect", help="show where a key lives and what its row holds"
+    )
+    _add_cluster_flags(inspecting)
+    inspecting.add_argument("--table", required=True, help="name of the table")
+    inspecting.add_argument(
+        "--key",
+        required=True,
+        type=key_number,
+        help="decimal or 0x; a negative one is taken bit for bit",
+    )
+    inspecting.set_defaults(run=_inspect)
+
+    _add_plan(commands.add_parser("plan", help="tell what a table will cost, without a server"))
 
     optimizers = commands.add_parser("optimizers", help="list the rules a table may have")
     optimizers.add_argument("--dim", type=int, default=16, help="for the sizes (default: 16)")
     optimizers.add_argument("--json", action="store_true", help="print one JSON object")
     optimizers.set_defaults(run=_optimizers)
     return parser
+
+
+def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+    """Give a command the flags of all that ask a cluster."""
+    parser.add_argument("--ps", required=True, metavar="HOST:PORT,...", help="shard 0 first")
+    parser.add_argument("--timeout", type=float, default=10.0, help="seconds (default: 10)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_plan(planning: argparse.ArgumentParser) -> None:
+    """Give ``plan`` its flags; what a spec has, has the spec's default."""
+    spec = TableSpec(name="plan", dim=16)
+    for flag, default, text in (
+        ("--rows", None, "rows over all shards, such as 2e9"),
+        ("--dim", spec.dim, "weights a row"),
+        ("--shards", 1, "how many shards the cluster has"),
+        ("--capacity-max", spec.capacity_max, "rows that a shard may hold"),
+        ("--batch-keys", BATCH_KEYS, "distinct keys of a batch"),
+    ):
+        planning.add_argument(
+            flag,
+            type=whole_number,
+            metavar=flag.rsplit("-", maxsplit=1)[-1].upper(),
+            default=default,
+            required=default is None,
+            help=text if default is None else f"{text} (default: {default})",
+        )
+    planning.add_argument(
+        "--optimizer",
+        default=spec.optimizer,
+        help=f"see `pserver optimizers` (default: {spec.optimizer})",
+    )
+    planning.add_argument("--json", action="store_true", help="print one JSON object")
+    planning.set_defaults(run=_plan)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], None] = given.run
     try:
         run(given)
-    except ConfigError as error:
+    except RequestError as error:
         print(f"pserver {given.command}: {error}", file=sys.stderr)
         return USAGE_EXIT
     except PserverError as error:
@@ -87,10 +158,7 @@ def _serve(given: argparse.Namespace) -> None:
 
 
 def _status(given: argparse.Namespace) -> None:
-    settings = ClientSettings.make(
-        {"timeout_s": given.timeout}, origins={"timeout_s": "flag --timeout"}
-    )
-    with connect(given.ps, settings=settings, connect_s=given.timeout) as client:
+    with _connect(given) as client:
         facts = _facts(client)
     if given.json:
         print(json.dumps({"shards": facts}))
@@ -115,10 +183,55 @@ def _status(given: argparse.Namespace) -> None:
     _console().print(table)
 
 
-def _console() -> Console:
+def _connect(given: argparse.Namespace) -> Client:
+    """Return a client of the cluster that the flags name."""
+    settings = ClientSettings.make(
+        {"timeout_s": given.timeout}, origins={"timeout_s": "flag --timeout"}
+    )
+    return connect(given.ps, settings=settings, connect_s=given.timeout)
+
+
+def _ls(given: argparse.Namespace) -> None:
+    with _connect(given) as client:
+        facts = table_facts(client)
+    for line in warnings(facts):
+        print(f"pserver ls: warning: {line}", file=sys.stderr)
+    if given.json:
+        print(json.dumps({"tables": facts}))
+    elif facts:
+        _console(_PIPE_WIDTH_LS).print(tables_table(facts))
+    else:
+        print("the servers have no tables")
+
+
+def _inspect(given: argparse.Namespace) -> None:
+    with _connect(given) as client:
+        found = client.inspect(given.table, given.key)
+    if given.json:
+        print(json.dumps(inspected_facts(found)))
+    else:
+        print(*inspected_lines(found), sep="\n")
+
+
+def _plan(given: argparse.Namespace) -> None:
+    plan = make_plan(
+        rows=given.rows,
+        dim=given.dim,
+        optimizer=given.optimizer,
+        num_shards=given.shards,
+        capacity_max=given.capacity_max,
+        batch_keys=given.batch_keys,
+    )
+    if given.json:
+        print(json.dumps(dataclasses.asdict(plan)))
+    else:
+        print(*plan_lines(plan), sep="\n")
+
+
+def _console(pipe_width: int = _PIPE_WIDTH) -> Console:
     """Return where tables go: as wide as the terminal, or wide enough for a file or pipe."""
     console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, _PIPE_WIDTH))
+    return console if console.is_terminal else Console(width=max(console.width, pipe_width))
 
 
 def _facts(client: Client) -> list[dict[str, Any]]:

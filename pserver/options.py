@@ -9,6 +9,8 @@ an unknown flag or key is an error that names the nearest valid one; each value'
 """
 
 import argparse
+import decimal
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,12 +28,21 @@ USAGE_EXIT = 2
 """Exit status for settings that cannot work: trying again would not help."""
 
 
+_DIGITS_MAX = 18
+"""A whole number on a command line is below 10^19, so that 1e999999999 is not computed."""
+
+
+_NEGATIVE = re.compile(r"^-(?:\d[\d_]*|\d*\.\d+|0[xX][\da-fA-F_]+)$")
+"""A word that is a value though it begins with a dash. argparse has one without hex."""
+
+
 class CommandParser(argparse.ArgumentParser):
     """An argument parser whose errors name the nearest valid flag or command."""
 
     def __init__(self, **kwargs: Any) -> None:
         """Refuse abbreviations: a later flag could make them ambiguous."""
         super().__init__(allow_abbrev=False, **kwargs)
+        self._negative_number_matcher = _NEGATIVE
 
     @override
     def parse_known_args(  # type: ignore[override]  # one form is enough: nobody passes another
@@ -50,6 +61,46 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what is wrong in one line and exit 2."""
         self.exit(USAGE_EXIT, f"{self.prog}: {message}\nsee `{self.prog} --help`\n")
+
+
+def whole_number(text: str) -> int:
+    """Return the whole number that is written in full or as a power of ten.
+
+    Raises:
+        ArgumentTypeError: the text is no such number.
+
+    >>> whole_number("2e9") == whole_number("2_000_000_000") == 2 * 10**9
+    True
+    """
+    try:
+        value = decimal.Decimal(text)
+    except decimal.InvalidOperation:
+        value = decimal.Decimal("nan")
+    if not value.is_finite() or abs(value.adjusted()) > _DIGITS_MAX or value % 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number such as 2e9 or 2_000_000_000, got {text!r}"
+        )
+    return int(value)
+
+
+def key_number(text: str) -> int:
+    """Return the key in [0, 2^64) that is written in decimal or hex; a negative one bit for bit.
+
+    Raises:
+        ArgumentTypeError: the text is no integer of 64 bits.
+
+    >>> key_number("0x10"), key_number("-1") == 2**64 - 1
+    (16, True)
+    """
+    try:
+        key = int(text, 16 if "x" in text.lower() else 10)
+    except ValueError:
+        key = 2**64
+    if not -(2**63) <= key < 2**64:
+        raise argparse.ArgumentTypeError(
+            f"must be a decimal or 0x integer in [-2^63, 2^64 - 1], got {text!r}"
+        )
+    return key % 2**64
 
 
 def flag_of(name: str) -> str:

@@ -1,8 +1,7 @@
 """The oracle: a dict and plain numpy, written to be obviously right and never optimized.
 
-Imported by nothing but tests. ``Rule`` is every optimizer, in the dtype of the row that it is
-given: float64 shows what exact arithmetic would do, float32 what a row holds. ``Table`` is a
-sparse table: key to row, one key after the other. The hash and its inverse stand here in Python's
+Imported by nothing but tests. ``Table`` is a sparse table: key to row, one key after the other;
+its optimizer is a ``Rule`` of ``reference_optim``. The hash and its inverse stand here in Python's
 own integers, so that tests can choose keys by where they fall in the index.
 """
 
@@ -12,6 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
+
+from tests.reference_optim import Rule, read_rule
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -52,77 +53,6 @@ def key_at(partition: int, low: int) -> int:
 def partition_of(key: int) -> int:
     """Return the partition: the top ten bits of the hash."""
     return mix64(key) >> 54
-
-
-DEFAULTS: dict[str, dict[str, float | str]] = {
-    "sgd": {"lr": 0.05},
-    "adagrad": {
-        "lr": 0.05,
-        "eps": 1e-8,
-        "initial": 0.0,
-        "state": "element",
-        "accumulate": "before",
-    },
-    "adam": {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
-}
-"""Every optimizer with its options in order and what each is when it is left out."""
-
-
-def read_rule(text: str) -> tuple[str, dict[str, str]]:
-    """Return the name and the written options of ``name:option=value,...``."""
-    name, _, rest = text.partition(":")
-    return name, dict(item.split("=") for item in rest.split(",") if item)
-
-
-class Rule:
-    """An optimizer as its formula says, on a row of weights and then state."""
-
-    def __init__(self, text: str, dim: int) -> None:
-        self.name, written = read_rule(text)
-        options = {**DEFAULTS[self.name], **written}
-        self.words = {k: str(v) for k, v in options.items() if k in ("state", "accumulate")}
-        self.numbers = {k: float(v) for k, v in options.items() if k not in self.words}
-        self.dim = dim
-
-    @property
-    def state_dim(self) -> int:
-        """Return the floats of state a row."""
-        if self.name == "adagrad":
-            return self.dim if self.words["state"] == "element" else 1
-        return {"sgd": 0, "adam": 2 * self.dim + 1}[self.name]
-
-    @property
-    def first_state(self) -> float:
-        """Return what each float of state begins with."""
-        return self.numbers["initial"] if self.words.get("accumulate") == "before" else 0.0
-
-    def step(self, row: NDArray[np.floating], grad: NDArray[np.floating]) -> None:
-        """Apply one gradient to a row (dim + state_dim,), in place and in the row's dtype."""
-        g = grad.astype(row.dtype)
-        {"sgd": self._sgd, "adagrad": self._adagrad, "adam": self._adam}[self.name](row, g)
-
-    def _sgd(self, row: NDArray[np.floating], g: NDArray[np.floating]) -> None:
-        row -= self.numbers["lr"] * g
-
-    def _adagrad(self, row: NDArray[np.floating], g: NDArray[np.floating]) -> None:
-        lr, eps, initial = (self.numbers[name] for name in ("lr", "eps", "initial"))
-        w, total = row[: self.dim], row[self.dim :]  # total: (dim,), or (1,) for state=row
-        square = g * g if self.words["state"] == "element" else np.mean(g * g)
-        if self.words["accumulate"] == "before":
-            total += square
-            w -= lr * g / (np.sqrt(total) + eps)
-        else:
-            w -= lr * g * np.sqrt(initial / (initial + total))
-            total += square
-
-    def _adam(self, row: NDArray[np.floating], g: NDArray[np.floating]) -> None:
-        lr, beta1, beta2, eps = (self.numbers[n] for n in ("lr", "beta1", "beta2", "eps"))
-        w, m, v = row[:-1].reshape(3, self.dim)
-        row[-1] += 1
-        t = int(row[-1])
-        m[:] = beta1 * m + (1 - beta1) * g
-        v[:] = beta2 * v + (1 - beta2) * g * g
-        w -= lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
 
 
 def first_weights(text: str, *, name: str, seed: int, key: int, dim: int) -> list[float]:
@@ -214,5 +144,5 @@ class Table:
         weights = first_weights(
             self._initializer, name=self._name, seed=self._seed, key=key, dim=self.dim
         )
-        state = [np.float32(self.rule.first_state)] * self.rule.state_dim
+        state = [np.float32(first) for first in self.rule.first_state]
         return np.array([np.float32(w) for w in weights] + state, np.float64)

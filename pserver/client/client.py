@@ -20,7 +20,8 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pserver.arrays import Keys, RowIds
+from pserver.arrays import Keys
+from pserver.client.compose import pull_message, push_message
 from pserver.client.dedupe import dedupe
 from pserver.client.gradients import (
     Gradients,
@@ -30,6 +31,7 @@ from pserver.client.gradients import (
     check_keys,
 )
 from pserver.client.inputs import as_keys
+from pserver.client.inspected import Inspected, as_key, inspected
 from pserver.client.membership import ShardInfo
 from pserver.client.pending import PendingPull, PendingPush, Reply, Unwaited, wait_for
 from pserver.client.route import Router, cargoes, naming_all_last
@@ -38,12 +40,11 @@ from pserver.client.sendqueue import SendQueue
 from pserver.config import ClientSettings
 from pserver.deadline import Deadline
 from pserver.errors import RequestError, UnknownTableError, nearest
-from pserver.kernel import rows
-from pserver.placement import shard_of_partition
+from pserver.placement import shard_of, shard_of_partition
 from pserver.spec import TableSpec
 from pserver.table.registry import spelled_out
 from pserver.v1 import pserver_pb2 as pb
-from pserver.wire import TRAINER_BYTES, PushId, build_pull, build_push
+from pserver.wire import TRAINER_BYTES, PushId
 from pserver.wire.small import build_small, parse_small, proto_of, spec_of
 
 
@@ -197,12 +198,8 @@ class Client:
         for shard, info in enumerate(self.shards):
             parts = [(o[shard], 8 + 4 * s.dim) for o, s in zip(orders, specs, strict=True)]
             for cargo in cargoes(parts):
-                message, blocks = build_pull(
-                    info.incarnation,
-                    [(names[index], creates, order.size) for index, order in cargo.tables],
-                )
-                for (index, order), block in zip(cargo.tables, blocks, strict=True):
-                    rows.pick(keys[names[index]], order, block)
+                tables = [(names[index], order) for index, order in cargo.tables]
+                message = pull_message(info.incarnation, tables, keys, creates=creates)
                 sent.append((cargo, self._put(shard, "Pull", message, deadline)))
         shapes = [(keys[s.name].size, s.dim) for s in specs]
         return PendingPull(shapes, sent, deadline)
@@ -311,41 +308,37 @@ class Client:
             for shard in range(self.num_shards):
                 parts = [(o[shard], 12 + 4 * s.dim) for o, s in zip(orders, specs, strict=True)]
                 for cargo in naming_all_last(cargoes(parts)):
-                    tables = [(specs[index], order) for index, order in cargo.tables]
-                    message = self._write_message(shard, tables, gradients, more=not cargo.is_last)
+                    message = push_message(
+                        self.shards[shard].incarnation,
+                        PushId(self._trainer, next(self._counters[shard])),
+                        [(specs[index], order) for index, order in cargo.tables],
+                        gradients,
+                        more=not cargo.is_last,
+                    )
                     replies.append(self._put(shard, method, message, deadline))
         what = f"{method.lower()} {', '.join(map(repr, names))}"
         return PendingPush(what, replies, deadline)
 
-    def _write_message(
-        self,
-        shard: int,
-        tables: Sequence[tuple[TableSpec, RowIds]],
-        gradients: Mapping[str, Gradients],
-        *,
-        more: bool,
-    ) -> bytes:
-        """Return the bytes of one push to one shard."""
-        sizes = [
-            (
-                spec.name,
-                order.size,
-                order.size * spec.dim,
-                order.size if gradients[spec.name][2].size else 0,
-            )
-            for spec, order in tables
-        ]
-        push_id = PushId(self._trainer, next(self._counters[shard]))
-        message, blocks = build_push(self.shards[shard].incarnation, push_id, sizes, more=more)
-        for (spec, order), block in zip(tables, blocks, strict=True):
-            keys, values, counts = gradients[spec.name]
-            rows.pick(keys, order, block.keys)
-            rows.take(values, spec.dim, order, block.values)
-            if counts.size:
-                rows.pick_counts(counts, order, block.counts)
-        return message
-
     # --- the rest -----------------------------------------------------------------------------
+
+    def inspect(self, table: str, key: int | np.integer) -> Inspected:
+        """Look at one key where it lives. Nothing changes there: no row is made, none counted.
+
+        Args:
+            table: name of an existing table.
+            key: any of 64 bits; a negative one is taken bit for bit.
+
+        Raises:
+            UnknownTableError, ShapeError: no such table, or no integer of 64 bits.
+        """
+        self.spec(table)
+        keys = as_key(key, where=f"inspect {table!r}")
+        info = self.shards[int(shard_of(keys, self.num_shards)[0])]
+        request = pb.InspectRequest(incarnation=info.incarnation, table=table, key=int(keys[0]))
+        deadline = self._deadline()
+        reply = self._put(info.shard, "Inspect", build_small(request), deadline)
+        message = wait_for(reply, deadline=deadline, what=f"inspect {table!r}")
+        return inspected(request, parse_small(pb.InspectReply, message), info)
 
     def stats(self) -> list[pb.StatsReply]:
         """Return each shard's counters."""

@@ -16,6 +16,9 @@ from numba import njit
 from pserver.arrays import Doubles, Floats, RowIds
 from pserver.kernel.optim_shared import AHEAD, ask
 
+_RATE_MAX = 1e30
+"""Most that lamb multiplies a direction with: of a subnormal one the quotient would be infinite."""
+
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def adam(
@@ -133,6 +136,27 @@ def amsgrad(
             slab[w + d] -= rate * first / (np.sqrt(largest) * root + eps)
 
 
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+def _go(
+    slab: Floats,
+    w: np.uint64,
+    dim: int,
+    rate: np.float32,
+    scale: np.float32,
+    root: np.float32,
+    eps: np.float32,
+    decay: np.float32,
+) -> None:
+    """Move the row at ``w`` along lamb's direction; m and v behind it have moved."""
+    m = w + np.uint64(dim)
+    v = m + np.uint64(dim)
+    for k in range(dim):
+        d = np.uint64(k)
+        weight = slab[w + d]
+        ratio = scale * slab[m + d] / (np.sqrt(slab[v + d]) * root + eps)
+        slab[w + d] = weight - rate * (ratio + decay * weight)
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def lamb(
     slab: Floats,
@@ -146,8 +170,8 @@ def lamb(
     """Adam's direction, at a length that follows the length of the row's weights.
 
     m and v as in ``adam``; r = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
-    + weight_decay * w; w -= lr * |w| / |r| * r, where the quotient is 1 if |w| or |r| is 0.
-    Norms are of the row, in float64. State: m, then v, then t unless ``step=table``.
+    + weight_decay * w; w -= lr * |w| / |r| * r, where the quotient is 1 if |w| or |r| is 0; norms
+    are the row's, in float64. State: m, then v, then t unless ``step=table``.
 
     Source:
         You et al., ICLR 2020, algorithm 2, a row being a layer.
@@ -159,7 +183,6 @@ def lamb(
     share1 = np.float32(1.0 - options[2])
     share2 = np.float32(1.0 - options[3])
     eps = np.float32(options[4])
-    one = np.float32(1.0)
     decay = np.float32(options[5])
     by_table = int(options[6])
     last = table.size // 2 - 1
@@ -175,13 +198,12 @@ def lamb(
         g = np.uint64(i) * width
         t = common
         if by_table != 1:
-            count = slab[v + width] + one
+            count = slab[v + width] + np.float32(1.0)
             slab[v + width] = count
             t = min(int(count), last)
         scale = np.float32(table[2 * t])
         root = np.float32(table[2 * t + 1])
-        weights = 0.0
-        steps = 0.0
+        weights = steps = 0.0
         for k in range(dim):
             d = np.uint64(k)
             grad = grads[g + d]
@@ -193,14 +215,9 @@ def lamb(
             r = np.float64(scale * first / (np.sqrt(second) * root + eps) + decay * weight)
             weights += np.float64(weight) * np.float64(weight)
             steps += r * r
-        rate = np.float32(lr)
-        if weights > 0.0 and steps > 0.0:
-            rate = np.float32(lr * np.sqrt(weights / steps))
-        for k in range(dim):
-            d = np.uint64(k)
-            weight = slab[w + d]
-            ratio = scale * slab[m + d] / (np.sqrt(slab[v + d]) * root + eps)
-            slab[w + d] = weight - rate * (ratio + decay * weight)
+        long = weights > 0.0 and steps > 0.0
+        rate = np.float32(min(lr * np.sqrt(weights / steps), _RATE_MAX) if long else lr)
+        _go(slab, w, dim, rate, scale, root, eps, decay)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -15,6 +15,8 @@ import secrets
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from pserver.arrays import Floats, Keys
 from pserver.config import MESSAGE_BYTES_MAX
 from pserver.errors import ClusterError, ConfigError, RestartedError, ShapeError, UnavailableError
@@ -30,7 +32,7 @@ from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import TablePush, build_pull_reply, parse_pull, parse_push
 from pserver.wire.small import build_small, parse_small, proto_of, spec_of
 
-METHODS = ("Describe", "CreateTable", "Pull", "Push", "Assign", "Stats")
+METHODS = ("Describe", "CreateTable", "Pull", "Push", "Assign", "Stats", "Inspect")
 """Every method of the service."""
 
 
@@ -69,6 +71,7 @@ class Servicer:
             "Pull": self._on_pull,
             "Push": self._on_push,
             "Assign": self._on_assign,
+            "Inspect": self._on_inspect,
         }
 
     async def call(self, method: str, message: bytes) -> bytes:
@@ -153,6 +156,25 @@ class Servicer:
 
     def _on_assign(self, message: bytes) -> bytes:
         return self._apply(message, SparseTable.check_assign, _assign)
+
+    def _on_inspect(self, message: bytes) -> bytes:
+        request = parse_small(pb.InspectRequest, message)
+        self._check_incarnation(request.incarnation)
+        table = self._registry.get(request.table)
+        keys = np.array([request.key], np.uint64)
+        self._check_keys(request.table, keys)
+        reply = pb.InspectReply(table_epoch=table.epoch, version=table.version)
+        row = table.row(request.key)
+        if row is None:
+            weights = np.empty(table.spec.dim, np.float32)
+            table.peek(keys, weights)
+            reply.weights.extend(weights.tolist())
+        else:
+            reply.has_row, reply.epoch = True, row.epoch
+            reply.weights.extend(row.weights.tolist())
+            for name, values in row.state.items():
+                reply.state.add(name=name, values=values.tolist())
+        return build_small(reply)
 
     def _apply(
         self,

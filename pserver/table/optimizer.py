@@ -53,6 +53,7 @@ class Optimizer:
         kernel_table: numbers made once for the kernel.
         schedule: the learning rate.
         common: the values of ``COMMON``.
+        parts: the floats of each part of the state, by name, in the row's order.
     """
 
     text: str
@@ -64,6 +65,7 @@ class Optimizer:
     kernel_table: Doubles
     schedule: Schedule
     common: Values
+    parts: Mapping[str, int]
 
     def apply(self, rows: Floats, row_ids: RowIds, grads: Floats, *, version: int) -> None:
         """Apply one step to the named rows, in place.
@@ -87,7 +89,7 @@ class Optimizer:
             seen.flags.writeable = False
             grads = seen
         if decay and not added:
-            optim_shared.shrink(rows, stride, dim, row_ids, np.float32(1.0 - rate * decay))
+            optim_shared.shrink(rows, stride, dim, row_ids, np.float32(rate * decay))
         self.kernel(rows, stride, dim, row_ids, grads, self.options, self.kernel_table)
         low, high = float(common["weight_low"]), float(common["weight_high"])
         if low > -math.inf or high < math.inf:
@@ -124,16 +126,19 @@ def make_optimizer(text: str, *, dim: int, where: str = "optimizer") -> Optimize
     refusal = rule.check(values) or _refusal(common, schedule, parsed.options)
     if refusal:
         raise ConfigError(f"{where}: {full}: {refusal}")
+    state_dim = int(rule.state_dim(dim, values))
+    parts = rule.parts(dim, values) if rule.parts else {rule.state: state_dim}
     return Optimizer(
         text=full,
         dim=dim,
-        state_dim=int(rule.state_dim(dim, values)),
+        state_dim=state_dim,
         first_state=np.array(rule.first_state(dim, values), np.float64),
         kernel=rule.kernel(values),
         options=_kernel_options(rule.options, values, schedule),
         kernel_table=rule.kernel_table(values),
         schedule=schedule,
         common=common,
+        parts={part: count for part, count in parts.items() if count},
     )
 
 

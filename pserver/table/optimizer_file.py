@@ -183,6 +183,10 @@ def _try(name: str, *, where: str) -> None:
     for dim in (1, 5):
         try:
             rule = make_optimizer(name, dim=dim, where=where)
+            if rule.state_dim < 0:
+                raise ConfigError(
+                    f"{where}: state_floats must be a whole number from 0, got {rule.state_dim}"
+                )
             stride = dim + rule.state_dim
             first = rule.first_state[
                 np.minimum(np.arange(rule.state_dim), rule.first_state.size - 1)

@@ -43,6 +43,8 @@ class OptimizerRule:
         kernel_table: numbers made once for the kernel, from the options.
         check: why values cannot go together, or an empty text.
         decays_itself: the kernel sees to ``weight_decay``.
+        parts: the state's parts by name with the floats of each, in the row's order, from dim and
+            the options; without it the state is one part.
     """
 
     formula: str
@@ -55,6 +57,7 @@ class OptimizerRule:
     kernel_table: Callable[[Values], Doubles] = lambda _: np.zeros(1)
     check: Callable[[Values], str] = lambda _: ""
     decays_itself: bool = False
+    parts: Callable[[int, Values], Mapping[str, int]] | None = None
 
 
 _LR = Number(0.05, 0.0, 1e6)
@@ -141,6 +144,13 @@ def _adam_state(per_weight: int) -> Callable[[int, Values], int]:
     return lambda dim, values: per_weight * dim + (values["step"] == "row")
 
 
+def _adam_parts(*moments: str) -> Callable[[int, Values], Mapping[str, int]]:
+    """Return the parts that ``_adam_state`` counts."""
+    return lambda dim, values: (
+        dict.fromkeys(moments, dim) | ({"t": 1} if values["step"] == "row" else {})
+    )
+
+
 RULES: dict[str, OptimizerRule] = {
     "sgd": OptimizerRule(
         formula="w -= lr * g",
@@ -155,6 +165,7 @@ RULES: dict[str, OptimizerRule] = {
         options={"lr": _LR, "momentum": _SHARE},
         state="m",
         state_dim=lambda dim, _values: dim,
+        parts=lambda dim, _values: {"m": dim},
         kernel=lambda _values: optim.momentum,
         source="Polyak, USSR Comp. Math. 4 (1964); torch.optim.SGD",
     ),
@@ -163,6 +174,7 @@ RULES: dict[str, OptimizerRule] = {
         options={"lr": _LR, "momentum": _SHARE},
         state="m",
         state_dim=lambda dim, _values: dim,
+        parts=lambda dim, _values: {"m": dim},
         kernel=lambda _values: optim.nesterov,
         source="Sutskever et al., ICML 2013; torch.optim.SGD",
     ),
@@ -181,6 +193,7 @@ RULES: dict[str, OptimizerRule] = {
         },
         state="G",
         state_dim=lambda dim, values: dim if values["state"] == "element" else 1,
+        parts=lambda dim, values: {"G": dim if values["state"] == "element" else 1},
         kernel=lambda values: _ADAGRAD_KERNELS[str(values["state"]), str(values["accumulate"])],
         first_state=lambda _dim, values: (
             (float(values["initial"]),) if values["accumulate"] == "before" else (0.0,)
@@ -201,6 +214,7 @@ RULES: dict[str, OptimizerRule] = {
         },
         state="decays so far, G",
         state_dim=lambda dim, _values: dim + 1,
+        parts=lambda dim, _values: {"decays so far": 1, "G": dim},
         kernel=lambda _values: optim.adagrad_decay,
         first_state=lambda _dim, values: (0.0, float(values["initial"])),
         source="AdagradDecayOptimizer of DeepRec",
@@ -210,6 +224,7 @@ RULES: dict[str, OptimizerRule] = {
         options={**_ADAM, "step": _STEP},
         state="m, v, t",
         state_dim=_adam_state(2),
+        parts=_adam_parts("m", "v"),
         kernel=lambda _values: optim_adam.adam,
         kernel_table=_adam_table,
         check=_adam_check,
@@ -223,6 +238,7 @@ RULES: dict[str, OptimizerRule] = {
         options={**_ADAM, "step": _STEP},
         state="m, v, x, t",
         state_dim=_adam_state(3),
+        parts=_adam_parts("m", "v", "x"),
         kernel=lambda _values: optim_adam.amsgrad,
         kernel_table=_adam_table,
         check=_adam_check,
@@ -233,6 +249,7 @@ RULES: dict[str, OptimizerRule] = {
         options={**_ADAM, "step": _STEP, "weight_decay": _DECAY},
         state="m, v, t",
         state_dim=_adam_state(2),
+        parts=_adam_parts("m", "v"),
         kernel=lambda _values: optim_adam.adam,
         kernel_table=_adam_table,
         check=_adam_check,
@@ -246,6 +263,7 @@ RULES: dict[str, OptimizerRule] = {
         options={**_ADAM, "weight_decay": Number(0.0, 0.0, 1e6), "step": _STEP},
         state="m, v, t",
         state_dim=_adam_state(2),
+        parts=_adam_parts("m", "v"),
         kernel=lambda _values: optim_adam.lamb,
         kernel_table=_adam_table,
         check=_adam_check,
@@ -260,6 +278,7 @@ RULES: dict[str, OptimizerRule] = {
         options=_ADAM,
         state="m, v, beta1^t, beta2^t",
         state_dim=lambda _dim, _values: 4,
+        parts=lambda _dim, _values: dict.fromkeys(("m", "v", "beta1^t", "beta2^t"), 1),
         kernel=lambda _values: optim_adam.shared_adam,
         first_state=lambda _dim, values: (
             0.0,
@@ -286,6 +305,7 @@ RULES: dict[str, OptimizerRule] = {
         },
         state="n, and b with momentum",
         state_dim=lambda dim, values: 2 * dim if values["momentum"] else dim,
+        parts=lambda dim, values: {"n": dim, "b": dim} if values["momentum"] else {"n": dim},
         kernel=lambda values: (
             optim_rms.rmsprop_momentum if values["momentum"] else optim_rms.rmsprop
         ),
@@ -300,6 +320,7 @@ RULES: dict[str, OptimizerRule] = {
         options={"lr": Number(1.0, 0.0, 1e6), "rho": _SHARE, "eps": Number(1e-6, 0.0, 1.0)},
         state="n, x",
         state_dim=lambda dim, _values: 2 * dim,
+        parts=lambda dim, _values: {"n": dim, "x": dim},
         kernel=lambda _values: optim_rms.adadelta,
         check=_eps_check,
         source="Zeiler, arXiv 1212.5701 (2012); torch.optim.Adadelta",
@@ -320,6 +341,7 @@ RULES: dict[str, OptimizerRule] = {
         },
         state="n, lr*z",
         state_dim=lambda dim, _values: 2 * dim,
+        parts=lambda dim, _values: {"n": dim, "lr*z": dim},
         kernel=lambda values: (
             optim_ftrl.ftrl if values["lr_power"] == -0.5 else optim_ftrl.ftrl_power
         ),
@@ -340,6 +362,7 @@ RULES: dict[str, OptimizerRule] = {
         },
         state="n",
         state_dim=lambda _dim, _values: 1,
+        parts=lambda _dim, _values: {"n": 1},
         kernel=lambda _values: optim_ftrl.group_adagrad,
         first_state=lambda _dim, values: (float(values["initial"]),),
         check=_beta_check,

@@ -5,9 +5,10 @@ Rooms before and after: the options stand in the optimizer's text, such as
 the rate before each push.
 
 What always holds:
-    * The clock is the table's ``version``. Every trainer's push moves it by one, and it moves on
-      every shard, also where a push has no key. So with n trainers it runs n times as fast.
-    * All parts of one push see one rate.
+    * The clock is the table's ``version``: the pushes that this shard has applied. Every trainer's
+      push counts, so with n trainers it runs n times as fast. A push moves it on the shards that hold
+      one of its keys: with real batches on all of them, so shards agree.
+    * Messages of one push see one rate, unless another trainer's push is applied between them.
     * A rate is a function of the version alone: nothing is remembered, so a restored table goes on.
 """
 

@@ -10,6 +10,8 @@ What always holds:
 Owner: the shard's owner thread.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -43,6 +45,21 @@ def _read_only(array: NDArray[T]) -> NDArray[T]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """A copy of what a table holds for one key.
+
+    Attributes:
+        weights: (dim,) float32.
+        state: the optimizer's floats, by the name of each part, in the row's order.
+        epoch: in which the row last changed.
+    """
+
+    weights: Floats
+    state: Mapping[str, Floats]
+    epoch: int
 
 
 class SparseTable:
@@ -121,6 +138,19 @@ class SparseTable:
         if missing:
             where = np.flatnonzero(row_ids < 0)
             self._write_first(keys, where, where, stride=self.spec.dim, state_dim=0, out=out)
+
+    def row(self, key: int) -> Row | None:
+        """Return a copy of the row of a key, or None where it has none; changes nothing."""
+        row_ids = np.empty(1, np.int64)
+        if self._index.find(_read_only(np.array([key], np.uint64)), row_ids):
+            return None
+        row_id, stride, dim = int(row_ids[0]), self._slab.stride, self.spec.dim
+        floats = self._slab.rows[row_id * stride : (row_id + 1) * stride].copy()
+        state, start = {}, dim
+        for name, count in self._optimizer.parts.items():
+            state[name] = floats[start : start + count]
+            start += count
+        return Row(floats[:dim], state, int(self._slab.epochs[row_id]))
 
     def check_push(self, keys: Keys, grads: Floats) -> None:
         """Refuse a push that ``push`` could not apply whole.

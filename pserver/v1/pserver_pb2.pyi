@@ -195,3 +195,37 @@ class MethodStats(_message.Message):
     p99_s: float
     max_s: float
     def __init__(self, method: _Optional[str] = ..., calls: _Optional[int] = ..., errors: _Optional[int] = ..., calls_per_s: _Optional[float] = ..., p50_s: _Optional[float] = ..., p99_s: _Optional[float] = ..., max_s: _Optional[float] = ...) -> None: ...
+
+class InspectRequest(_message.Message):
+    __slots__ = ("incarnation", "table", "key")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    table: str
+    key: int
+    def __init__(self, incarnation: _Optional[int] = ..., table: _Optional[str] = ..., key: _Optional[int] = ...) -> None: ...
+
+class InspectReply(_message.Message):
+    __slots__ = ("has_row", "weights", "state", "epoch", "table_epoch", "version")
+    HAS_ROW_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TABLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    has_row: bool
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    state: _containers.RepeatedCompositeFieldContainer[StatePart]
+    epoch: int
+    table_epoch: int
+    version: int
+    def __init__(self, has_row: _Optional[bool] = ..., weights: _Optional[_Iterable[float]] = ..., state: _Optional[_Iterable[_Union[StatePart, _Mapping]]] = ..., epoch: _Optional[int] = ..., table_epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class StatePart(_message.Message):
+    __slots__ = ("name", "values")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...

@@ -1,8 +1,6 @@
 """What the benchmarks share: honest timing, the workload, processes that end, and how it is shown."""
 
 import json
-import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -34,7 +32,7 @@ def test_work_runs_once_before_it_counts() -> None:
 def test_time_is_that_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeat of several calls is divided by how many they were."""
     now = [0.0]
-    monkeypatch.setattr(common.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("bench.common.time.perf_counter", lambda: now[0])
 
     def work(_: int) -> None:
         now[0] += 0.25
@@ -68,9 +66,11 @@ def test_ready_line_is_waited_for() -> None:
     """A server's endpoint is read from its line; one that ends without it is an error."""
     with process("-S", "-c", "print('x'); print('shard 0 ready on 1.2.3.4:5')") as child:
         assert wait_ready(child) == "1.2.3.4:5"
-    with process("-S", "-c", "print('no')") as child:
-        with pytest.raises(RuntimeError, match="ended before it was ready"):
-            wait_ready(child)
+    with (
+        process("-S", "-c", "print('no')") as child,
+        pytest.raises(RuntimeError, match="ended before it was ready"),
+    ):
+        wait_ready(child)
     assert child.poll() is not None
 
 
@@ -100,14 +100,3 @@ def test_result_is_a_figure_a_line(capsys: pytest.CaptureFixture[str]) -> None:
         ["part.name", "x"],
         ["part.count", "7"],
     ]
-
-
-def test_memory_bandwidth_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ceiling is bytes read and written over the median time."""
-
-    def instant(_work: Callable[[int], object], **_: int) -> Times:
-        return Times([0.5])
-
-    monkeypatch.setattr(common, "measure", instant)
-
-    assert math.isclose(common.memory_bytes_per_s(), 2 * (1 << 28) / 0.5)

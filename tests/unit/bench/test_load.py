@@ -98,7 +98,7 @@ class Done:
 
 def test_tally_counts_what_came_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call counts its keys, its bytes both ways' larger part, and its time in milliseconds."""
-    monkeypatch.setattr(load.time, "perf_counter", lambda: 10.5)
+    monkeypatch.setattr("bench.load.time.perf_counter", lambda: 10.5)
     tally = load._Tally(dim=4)
 
     tally.finish(10.0, 100, Done())

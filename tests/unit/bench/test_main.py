@@ -15,6 +15,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, int]]]:
     """Return which benchmarks would have run, and with what; none does."""
     calls: list[tuple[str, dict[str, int]]] = []
     monkeypatch.setattr(command, "keep_large_blocks", lambda: None)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "")  # which the command sets if nobody has
     for name, module in zip(NAMES, (kernel, table, wire, rpc, train), strict=True):
 
         def run(name: str = name, **options: int) -> dict[str, float]:

@@ -1,5 +1,6 @@
-"""What ``table.optimizer`` promises: options that count, refusals that help, peers' numbers."""
+"""What ``table.optimizer`` promises: options that count, texts that last, refusals that help."""
 
+import math
 from itertools import product
 
 import numpy as np
@@ -8,26 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pserver.errors import ConfigError
-from pserver.table.optimizer import RULES, Choice, Number, make_optimizer
-from tests.reference import DEFAULTS, Rule
+from pserver.table.optimizer import COMMON, RULES, make_optimizer
+from pserver.table.optimizer_options import Choice, Number
+from tests.reference_optim import COMMON as REFERENCE_COMMON
+from tests.reference_optim import DEFAULTS, Rule
 
 
-def run(text: str, grads: list[list[float]], w0: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+def run(
+    text: str, grads: list[list[float]], *, w0: float = 0.5, version: int = 3
+) -> tuple[np.ndarray, np.ndarray]:
     """Return weights and state of one row after some gradients."""
     dim = len(grads[0])
     rule = make_optimizer(text, dim=dim)
-    row = np.full(dim + rule.state_dim, rule.first_state, np.float32)
+    row = np.full(dim + rule.state_dim, rule.first_state[-1], np.float32)
+    row[dim:][: rule.first_state.size] = rule.first_state[: rule.state_dim]
     row[:dim] = w0
-    for grad in grads:
-        rule.kernel(
-            row,
-            row.size,
-            dim,
-            np.zeros(1, np.int64),
-            np.array(grad, np.float32),
-            rule.options,
-            rule.kernel_table,
-        )
+    for i, grad in enumerate(grads):
+        array = np.array(grad, np.float32)
+        array.flags.writeable = False
+        rule.apply(row, np.zeros(1, np.int64), array, version=version + i)
     return row[:dim], row[dim:]
 
 
@@ -43,6 +43,7 @@ def test_every_rule_says_what_it_is_when_listed() -> None:
         assert rule.source, name
         for option, kind in rule.options.items():
             assert kind.read(str(kind.default), where=option) == kind.default
+        assert next(iter(rule.options)) == "lr"
 
 
 def test_the_defaults_are_those_of_the_reference_when_nothing_is_given() -> None:
@@ -53,6 +54,7 @@ def test_the_defaults_are_those_of_the_reference_when_nothing_is_given() -> None
         assert full == with_options(name, DEFAULTS[name])
         assert make_optimizer(full, dim=4).text == full
     assert set(RULES) == set(DEFAULTS)
+    assert {option: kind.default for option, kind in COMMON.items()} == REFERENCE_COMMON
 
 
 OPTIONS = [(name, option) for name, rule in RULES.items() for option in rule.options]
@@ -67,50 +69,109 @@ STARTS: dict[tuple[str, str], list[dict[str, float | str]]] = {
         for state, accumulate in product(("element", "row"), ("before", "after"))
     ],
     ("adagrad", "accumulate"): [{"initial": 1.0}],
+    ("adagrad_decay", "decay_rate"): [{"decay_step": 2}],
+    ("adagrad_decay", "decay_step"): [{"decay_step": 1}],
+    ("adamw", "weight_decay"): [{"lr": 0.1}],
+    **{("lamb", option): [{"lr": 0.1}] for option in ("eps", "weight_decay")},
+    ("lamb", "step"): [{"weight_decay": 1.0}],
+    ("rmsprop", "eps_at"): [{"eps": 0.01}],
 }
 """What else is set when an option is changed, where the defaults alone would not do."""
+
+
+GRADS = [[0.3, -0.2, 0.1], [0.1, 0.4, -0.2], [-0.1, 0.2, 0.3]]
+
+
+def differs(one: str, other: str) -> bool:
+    """Return whether two rules take a row elsewhere."""
+    return not np.allclose(run(one, GRADS)[0], run(other, GRADS)[0], rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize(("name", "option"), OPTIONS)
 def test_the_result_changes_when_an_option_changes(name: str, option: str) -> None:
     """No option of any rule is taken and dropped: each one moves the weights elsewhere."""
     kind = RULES[name].options[option]
-    grads = [[0.3, -0.2, 0.1], [0.1, 0.4, -0.2], [-0.1, 0.2, 0.3]]
     for start in STARTS.get((name, option), [{}]):
         values = {**DEFAULTS[name], **start}
-        before, _ = run(with_options(name, values), grads)
         others: list[float | str] = (
             [word for word in kind.words if word != values[option]]
             if isinstance(kind, Choice)
-            else [float(values[option]) * 0.5 + 0.01]
+            else [float(values[option]) + 1 if kind.is_whole else float(values[option]) / 2 + 0.01]
         )
         for other in others:
-            after, _ = run(with_options(name, {**values, option: other}), grads)
-            assert not np.allclose(before, after, rtol=1e-4, atol=0), (start, other)
+            changed = {**values, option: other}
+            assert differs(with_options(name, values), with_options(name, changed)), (start, other)
 
 
-@pytest.mark.parametrize("dim", [1, 4, 16])
-def test_the_state_is_as_stated_when_a_rule_is_bound(dim: int) -> None:
-    """The floats of state a row and their first value are those of the reference."""
-    for text in (
-        "sgd",
-        "adagrad:initial=0.5",
-        "adagrad:state=row,initial=0.5",
-        "adagrad:accumulate=after,initial=3",
-        "adagrad:accumulate=after,initial=3,state=row",
-        "adam",
-    ):
-        rule, expected = make_optimizer(text, dim=dim), Rule(text, dim)
+COMMON_FORMS = [
+    ("", "weight_decay=0.1"),
+    ("weight_decay=0.1", "weight_decay=0.1,decay=gradient"),
+    ("", "clip=0.15"),
+    ("", "weight_low=0.52"),
+    ("", "weight_high=-0.2"),
+]
 
-        assert rule.state_dim == expected.state_dim, text
-        assert rule.first_state == expected.first_state, text
+
+def test_the_forms_are_of_every_common_option() -> None:
+    """No option of all rules is without a form here."""
+    assert all(any(option in form for _, form in COMMON_FORMS) for option in COMMON)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(("without", "form"), COMMON_FORMS)
+def test_the_result_changes_when_a_common_option_is_on(name: str, without: str, form: str) -> None:
+    """No option that all rules have is taken and dropped by any of them."""
+    if "decay=gradient" in form and "weight_decay" in RULES[name].options:
+        with pytest.raises(ConfigError, match=f"{name} has no option 'decay'"):
+            make_optimizer(f"{name}:{form}", dim=4)
+        return
+    if name == "sgd" and without:
+        return  # w -= lr * (g + weight_decay * w) is both
+    assert differs(f"{name}:lr=0.1,{without}".rstrip(","), f"{name}:lr=0.1,{form}")
+
+
+def test_a_common_option_is_spelled_out_only_when_it_is_on() -> None:
+    """Off has one text, so that specs that mean the same are equal."""
+    plain = make_optimizer("sgd", dim=4).text
+    written = "sgd:weight_decay=0,schedule=constant,warmup=0,lr=0.05"
+    assert make_optimizer(written, dim=4).text == plain == "sgd:lr=0.05"
+
+    on = "sgd:weight_high=1,clip=2,weight_decay=.5,decay=gradient,warmup=10,weight_low=-1"
+    full = make_optimizer(on, dim=4).text
+    assert full == (
+        "sgd:lr=0.05,warmup=10,weight_decay=0.5,decay=gradient,clip=2.0,"
+        "weight_low=-1.0,weight_high=1.0"
+    )
+    assert make_optimizer(full, dim=4).text == full
+
+
+def test_weights_stay_in_their_bounds_when_gradients_push_them_out() -> None:
+    """The bounds hold after each step, whatever the rule did."""
+    for name in RULES:
+        weights, _ = run(f"{name}:lr=10,weight_low=-0.25,weight_high=0.75", GRADS)
+        assert np.all((weights >= -0.25) & (weights <= 0.75)), name
+
+
+def test_decoupled_decay_follows_the_learning_rate() -> None:
+    """w loses lr * weight_decay * w, with the rate of that push."""
+    text = "sgd:lr=0.5,weight_decay=0.5,schedule=polynomial,steps=2"
+
+    weights, _ = run(text, [[0.0]] * 3, w0=1.0, version=0)
+
+    assert weights.tolist() == [0.75 * 0.875]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("adagard", r"x: unknown rule 'adagard'; did you mean 'adagrad'\? Valid: adagrad, adam"),
-        ("sgd:momentum=0.9", r"x: sgd has no option 'momentum' in 'sgd:momentum=0.9'; valid: lr"),
+        (
+            "adagard",
+            r"x: unknown rule 'adagard'; did you mean 'adagrad'\? Valid: adadelta, adagrad, ",
+        ),
+        (
+            "sgd:momentum=0.9",
+            r"x: sgd has no option 'momentum' in 'sgd:momentum=0.9'; valid: clip, decay, lr, ",
+        ),
         ("adam:beta_1=0.9", r"x: adam has no option 'beta_1' .*did you mean 'beta1'\?"),
         ("sgd:lr=-1", r"x: sgd:lr must be a number in \[0, 1e\+06\], got '-1'"),
         ("sgd:lr=fast", r"x: sgd:lr must be a number in \[0, 1e\+06\], got 'fast'"),
@@ -124,6 +185,17 @@ def test_the_state_is_as_stated_when_a_rule_is_bound(dim: int) -> None:
         ("adam:eps=0", r"a gradient of 0 would give 0 / 0, so eps must be over 0"),
         ("adam:beta2=1", r"beta2 must be at most 0.99998\d, got 1.0"),
         ("adam:beta1=0.99999", r"beta1 must be at most 0.99998\d, got 0.99999"),
+        ("adam:stp=table", r"adam has no option 'stp' in .*did you mean 'step'"),
+        ("sgd:clip=0", r"x: sgd:clip must be a number in \[1e-30, 1e\+15\], got '0'"),
+        ("sgd:weight_low=1,weight_high=0", r"weight_low must not be over weight_high"),
+        ("sgd:weight_decay=100", r"lr \* weight_decay must be at most 1, .*got 0.05 \* 100"),
+        ("sgd:decay=gradient", r"decay says where weight_decay goes; give weight_decay too"),
+        ("adamw:decay=gradient", r"adamw has no option 'decay'"),
+        ("adagrad_decay:decay_step=1.5", r"decay_step must be a whole number in \[1, 1e\+12\]"),
+        ("adagrad_decay:initial=0", r"initial must be a number in \[1e-30, 1e\+06\], got '0'"),
+        ("ftrl:beta=0", r"a gradient of 0 would give 0 / 0, so beta or initial must be over 0"),
+        ("group_adagrad:beta=0", r"so beta or initial must be over 0"),
+        ("rmsprop:eps=0", r"so eps must be over 0"),
         ("sgd:lr", r"x: must look like name:option=value,option=value, got 'sgd:lr'"),
     ],
 )
@@ -149,7 +221,7 @@ def test_no_digit_is_lost_when_a_rule_is_written_out_and_read(
 
     again = make_optimizer(rule.text, dim=4)
 
-    assert rule.options.tolist() == again.options.tolist() == [lr, beta1, 0.999, eps]
+    assert rule.options.tolist() == again.options.tolist() == [lr, 1.0, beta1, 0.999, eps, 0.0]
     assert np.array_equal(rule.kernel_table, again.kernel_table)
 
 
@@ -163,88 +235,48 @@ def test_the_table_of_adam_ends_when_the_corrections_are_one(beta2: float) -> No
     assert (table[2:] > 0.0).all()
 
 
-RAMP = [float(i) for i in range(1, 11)]
-PERSIA_W0 = [0.7306, 0.034, 0.1331, 0.4355, 0.0305, 0.6968]
-PERSIA_GRADS = [
-    [0.6039, 0.248, 0.8303, 0.8006, 0.683, 0.473],
-    [0.4478, 0.967, 0.5724, 0.3074, 0.576, 0.2937],
-    [0.2304, 0.9627, 0.3126, 0.8667, 0.6767, 0.6441],
-]
-ROW_AFTER = "adagrad:state=row,accumulate=after"
-PADDLE_ADAM = "adam:lr=0.1,beta1=0.9,beta2=0.999,eps=1e-8"
+TINY = 1e-44
 
 
-def test_sgd_gives_the_numbers_of_peers_when_fed_their_cases() -> None:
-    """Paddle's naive rule and Monolith's SGD."""
-    np.testing.assert_allclose(run("sgd:lr=0.1", [RAMP])[0], [-0.1 * g for g in RAMP], rtol=1e-6)
-    np.testing.assert_allclose(run("sgd:lr=0.1", [[1.0]])[0], [-0.1], rtol=1e-6)
+@given(data=st.data())
+@pytest.mark.parametrize("name", RULES)
+def test_a_gradient_of_0_never_gives_nan_when_options_are_accepted(
+    name: str, data: st.DataObject
+) -> None:
+    """Whatever a rule accepts, at the very ends of its ranges too, zeros leave rows finite."""
+    options: dict[str, float | str] = {}
+    for option, kind in {**RULES[name].options, **COMMON}.items():
+        choices: list[float | str]
+        if isinstance(kind, Choice):
+            choices = list(kind.words)
+        else:
+            choices = [kind.low, kind.high, max(kind.low, TINY), max(kind.low, 0.5)]
+        value = data.draw(st.sampled_from([None, *choices]), label=option)
+        if value is not None:
+            options[option] = value
+    text = with_options(name, options) if options else name
+    try:
+        make_optimizer(text, dim=2)
+    except ConfigError:
+        return
+    for w0, version in product((0.0, 0.5), (0, 10**9)):
+        weights, state = run(text, [[0.0, -0.0]] * 4, w0=w0, version=version)
+        assert np.isfinite(weights).all(), text
+        assert np.isfinite(state).all(), text
 
 
-def test_row_adagrad_gives_the_numbers_of_paddle_when_fed_its_cases() -> None:
-    """One g2sum a row, initial_g2sum as stated: weights and g2sum after one and two steps."""
-    weights, state = run(f"{ROW_AFTER},lr=0.1,initial=0.2", [RAMP])
-    np.testing.assert_allclose(weights, [-0.1 * g for g in RAMP], rtol=1e-6)
-    np.testing.assert_allclose(state, [38.5])
-
-    weights, state = run(f"{ROW_AFTER},lr=0.1,initial=0.2", [RAMP, RAMP])
-    np.testing.assert_allclose(weights, [-0.10718885 * g for g in RAMP], rtol=1e-6)
-    np.testing.assert_allclose(state, [77.0])
-
-    text = f"{ROW_AFTER},lr=0.05,initial=3"
-    weights, state = run(text, [[1.0]])
-    np.testing.assert_allclose([*weights, *state], [-0.05, 1.0], rtol=1e-6)
-    np.testing.assert_allclose(run(text, [[1.0], [1.0]])[0], [-0.0933013], rtol=1e-6)
+@pytest.mark.parametrize("name", RULES)
+def test_state_is_that_of_the_reference_when_a_row_begins(name: str) -> None:
+    """How many floats, and what is in them."""
+    for dim in (1, 3):
+        fast, slow = make_optimizer(name, dim=dim), Rule(name, dim)
+        assert fast.state_dim == slow.state_dim
+        first = [*fast.first_state, *[fast.first_state[-1]] * fast.state_dim][: fast.state_dim]
+        assert first == slow.first_state
 
 
-def test_element_adagrad_gives_the_numbers_of_paddle_when_fed_two_steps() -> None:
-    """One g2sum an element, added after the step."""
-    expected = [-0.14082483, -0.24364358, -0.34423259, -0.44444444, -0.54454354]
-    expected += [-0.64459765, -0.74463037, -0.84465165, -0.94466625, -1.04467671]
-
-    weights, state = run("adagrad:accumulate=after,lr=0.1,initial=0.2", [RAMP, RAMP])
-
-    np.testing.assert_allclose(weights, expected, rtol=1e-6)
-    np.testing.assert_allclose(state, [2 * g * g for g in RAMP])
-
-
-def test_element_adagrad_gives_the_numbers_of_monolith_when_fed_its_case() -> None:
-    """The accumulator moves first; no eps."""
-    text = "adagrad:lr=0.1,initial=1,eps=0"
-
-    np.testing.assert_allclose(run(text, [[1.0, 2.0]])[0], [-0.07071067, -0.08944272], rtol=1e-6)
-
-
-def test_element_adagrad_gives_the_numbers_of_monolith_when_segments_differ() -> None:
-    """Two segments of a row are two rules: lr and accumulator 1, and lr and accumulator 2."""
-    narrow, _ = run("adagrad:lr=1,initial=1,eps=0", [[1.0]])
-    wide, _ = run("adagrad:lr=2,initial=2,eps=0", [[2.0, 3.0]])
-
-    np.testing.assert_allclose([*narrow, *wide], [-0.70710677, -1.6329931, -1.8090681], rtol=1e-6)
-
-
-def test_element_adagrad_gives_the_numbers_of_persia_when_fed_its_case() -> None:
-    """Persia divides by the accumulator before adding; its step is ours with another lr.
-
-    w -= lr * g / sqrt(acc), acc from 0.01, is w -= lr / sqrt(0.01) * g * sqrt(0.01 / (0.01 + G)).
-    """
-    text = "adagrad:lr=0.1,accumulate=after,initial=0.01"
-
-    weights = np.array(PERSIA_W0) + run(text, PERSIA_GRADS)[0]
-
-    expected = [0.6598564, -0.036559787, 0.04014046, 0.34159237, -0.053671654, 0.6320387]
-    np.testing.assert_allclose(weights, expected, atol=3e-6)
-    accumulated = [0.6283042, 1.9333843, 1.1247585, 1.496624, 1.2661879, 0.7348535]
-    np.testing.assert_allclose(run(text, PERSIA_GRADS)[1] + 0.01, accumulated, rtol=1e-6)
-
-
-def test_adam_gives_the_numbers_of_paddle_when_fed_its_cases() -> None:
-    """Weights and both moments after one step, weights after two."""
-    weights, state = run(PADDLE_ADAM, [RAMP])
-    np.testing.assert_allclose(weights, [-0.1] * 10, rtol=1e-6)
-    np.testing.assert_allclose(state[:10], [0.1 * g for g in RAMP], rtol=1e-6)
-    np.testing.assert_allclose(state[10:20], [0.001 * g * g for g in RAMP], rtol=1e-6)
-    assert state[20] == 1.0
-
-    weights, state = run(PADDLE_ADAM, [RAMP[:3], RAMP[:3]])
-    np.testing.assert_allclose(weights, [-0.19999995, -0.19999997, -0.19999998], rtol=1e-6)
-    assert state[-1] == 2.0
+def test_infinity_is_off_and_cannot_be_written() -> None:
+    """What bounds nothing is left out."""
+    assert make_optimizer("sgd", dim=1).common["clip"] == math.inf
+    with pytest.raises(ConfigError, match="got 'inf'"):
+        make_optimizer("sgd:clip=inf", dim=1)

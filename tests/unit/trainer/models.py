@@ -1,4 +1,7 @@
-"""What the tests of the trainer share: clients whose runs can be repeated, small tables and counts."""
+"""What the tests of the trainer share: small tables, models, batches, files and runs."""
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -6,6 +9,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 import pserver
+from trainer.config import RunSettings
 from trainer.dataset import Batch
 from trainer.embedding import EmbeddingBag
 from trainer.loop import CtrModel
@@ -96,3 +100,46 @@ def criteo_line(number: int) -> str:
     ints = [str((number * 7 + i) % 50) for i in range(13)]
     hexes = [f"{(number * 31 + i) % 40:08x}" for i in range(26)]
     return "\t".join([str(int(number % 3 == 0)), *ints, *hexes]) + "\n"
+
+
+def numbered(count: int) -> Iterator[Batch]:
+    """Yield batches of two samples that are told apart by their positions."""
+    for number in range(1, count + 1):
+        yield batch([number, number + 1], [1.0, 0.0], position=number)
+
+
+def broken(after: int, error: BaseException) -> Iterator[Batch]:
+    """Yield some batches, then fail."""
+    yield from numbered(after)
+    raise error
+
+
+SMALL_FLAGS = (
+    *("--rows", "300", "--eval-last", "200", "--scale", "0.001", "--batch-size", "64"),
+    *("--dim", "4", "--device", "cpu", "--threads", "1"),
+)
+"""The flags of a run of five steps on generated rows."""
+
+
+SMALL = {
+    "rows": 500,
+    "eval_last": 300,
+    "scale": 0.001,
+    "batch_size": 64,
+    "dim": 4,
+    "device": "cpu",
+    "window": 1,
+}
+"""A run of eight steps on generated rows."""
+
+
+def settings(**values: object) -> RunSettings:
+    """Return the settings of a small run, some of them otherwise; None takes one out."""
+    merged = {**SMALL, **values}
+    return RunSettings.make({k: v for k, v in merged.items() if v is not None}, origins={})
+
+
+def on_file(path: Path, **values: object) -> RunSettings:
+    """Return the settings of a small run on a file."""
+    generated_only: dict[str, object] = dict.fromkeys(("rows", "scale", "eval_last"))
+    return settings(**{"data": str(path), **generated_only, **values})

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 import pserver
-from tests.unit.trainer.models import criteo_line
+from tests.unit.trainer.models import SMALL_FLAGS
 from trainer import cli, job
 from trainer.cli import make_parser
 from trainer.config import RunSettings
@@ -19,10 +18,7 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "options_trainer.txt"
 REGENERATE = "PSERVER_WRITE_GOLDEN"
 """Set this variable to 1 to rewrite the golden file; the difference is reviewed."""
 
-SMALL = (
-    *("--rows", "300", "--eval-last", "200", "--scale", "0.001", "--batch-size", "64"),
-    *("--dim", "4", "--device", "cpu", "--threads", "1"),
-)
+pytestmark = pytest.mark.usefixtures("command_line")
 
 FIGURES = {
     "model": str,
@@ -48,17 +44,6 @@ FIGURES = {
 """Every figure of ``--json`` and what it is; boards and scripts read these names."""
 
 
-@pytest.fixture(autouse=True)
-def usual_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave no setting of a test's run behind, and take none from outside."""
-    for name in RunSettings.model_fields:
-        monkeypatch.delenv("TRAINER_" + name.upper(), raising=False)
-    monkeypatch.setenv("GRPC_VERBOSITY", "NONE")
-    monkeypatch.setenv("COLUMNS", "200")
-    yield
-    structlog.reset_defaults()
-
-
 @pytest.fixture
 def resolved(monkeypatch: pytest.MonkeyPatch) -> list[RunSettings]:
     """Return the settings with which a run would have started; nothing is trained."""
@@ -72,32 +57,12 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> list[RunSettings]:
     return started
 
 
-@pytest.fixture
-def hundred(tmp_path: Path) -> Path:
-    """Return a Criteo file of 100 good rows."""
-    path = tmp_path / "hundred.txt"
-    path.write_text("".join(map(criteo_line, range(100))), encoding="utf-8")
-    return path
-
-
-def failed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """Return the exit status of a command line that must fail, and what it says."""
-    try:
-        status = cli.main(words)
-    except SystemExit as error:
-        status = int(str(error.code))
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "Traceback" not in captured.err
-    return status, captured.err
-
-
 # --- what a run prints --------------------------------------------------------------------------
 
 
 def test_last_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     """``--json`` ends standard output with every documented figure, and no other."""
-    status = cli.main(["run", *SMALL, "--json"])
+    status = cli.main(["run", *SMALL_FLAGS, "--json"])
 
     captured = capsys.readouterr()
     told = json.loads(captured.out.splitlines()[-1], parse_constant=pytest.fail)
@@ -110,7 +75,7 @@ def test_last_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_table_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     """Without ``--json`` the figures stand in a table, the AUC beside the best possible."""
-    assert cli.main(["run", *SMALL]) == 0
+    assert cli.main(["run", *SMALL_FLAGS]) == 0
 
     text = capsys.readouterr().out
     assert "deepfm on generated, 300 rows" in text
@@ -227,146 +192,6 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
         assert cli.main(["run", *flags]) == 0
         assert resolved.pop() == RunSettings.make(given, origins={})
-
-
-# --- what goes wrong ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "fact"),
-    [
-        (["--modle", "lr"], "unknown option --modle; did you mean '--model'?"),
-        (["--batchsize=3"], "unknown option --batchsize=3; did you mean '--batch-size'?"),
-        (
-            ["--model", "deepfn"],
-            "flag --model: input should be 'lr', 'fm', 'wide_deep' or 'deepfm'",
-        ),
-        (["--optimizer", "adagard", *SMALL], "unknown rule 'adagard'; did you mean 'adagrad'?"),
-        (["--optimizer", "adam:bta1=0", *SMALL], "did you mean 'beta1'?"),
-        (["--dense-optimizer", "adm", *SMALL], "--dense-optimizer: unknown rule 'adm'; did you"),
-        (["--initializer", "unform", *SMALL], "did you mean 'uniform'?"),
-        (["--model", "lr", *SMALL], "--dim: model lr: dim must be at least 1 and at most 1, got 4"),
-        (["--epochs", "0"], "flag --epochs: input should be greater than or equal to 1, got '0'"),
-        (["--steps", "many"], "flag --steps: input should be a valid integer"),
-        (["--config", "none.toml"], "--config none.toml: "),
-        (["--eval-data", "x"], "eval_data needs data"),
-        (["--ps", "nowhere"], "must be HOST:PORT"),
-    ],
-)
-def test_settings_that_cannot_work_exit_2(
-    words: list[str], fact: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A typo or a value that cannot be is one line with the nearest valid name, exit 2."""
-    status, text = failed(capsys, "run", *words)
-
-    assert status == 2
-    assert text.startswith("trainer run: ")
-    assert fact in text
-
-
-def test_unknown_key_of_the_file_exits_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A key of ``[run]`` that is no setting names the file and the nearest one."""
-    file = tmp_path / "job.toml"
-    file.write_text("[run]\nepoch = 2\n", encoding="utf-8")
-
-    status, text = failed(capsys, "run", "--config", str(file))
-
-    assert status == 2
-    assert f"{file}: [run] has no setting 'epoch'; did you mean 'epochs'?" in text
-
-
-@pytest.mark.parametrize("words", [[], ["rnu"], ["run", "fast"], ["run", "--steps"]])
-def test_usage_errors_exit_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """No command, an unknown one, a stray word and a flag without value point to the help."""
-    status, text = failed(capsys, *words)
-
-    assert status == 2
-    assert text.startswith("trainer")
-    assert "--help" in text
-
-
-def test_cuda_that_is_absent_exits_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Asking for a GPU that is not there is refused before anything is trained."""
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-
-    status, text = failed(capsys, "run", *SMALL, "--device", "cuda")
-
-    assert status == 2
-    assert text == ("trainer run: --device cuda: torch finds no CUDA device; use auto or cpu\n")
-
-
-@pytest.mark.parametrize(
-    ("flags", "fact"),
-    [
-        (["--data", "{none}"], "{none}: cannot be read: No such file or directory"),
-        (["--data", "{empty}"], "{empty}: 0 rows: nothing is left to train on"),
-        (["--data", "{hundred}", "--eval-last", "100"], "the last 100 are held out: nothing is"),
-        (["--data", "{hundred}", "--eval-data", "{none}"], "{none}: cannot be read"),
-        (["--data", "{hundred}", "--eval-data", "{empty}"], "{empty}: 0 rows: nothing to score"),
-        (["--data", "{bad}", "--device", "cpu"], "{bad}:1: "),
-    ],
-)
-def test_data_that_cannot_be_used_exits_1(
-    flags: list[str],
-    fact: str,
-    hundred: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """A file that is missing, empty, too short or bad is one line that names it, exit 1."""
-    (tmp_path / "empty").touch()
-    (tmp_path / "bad").write_text("no row\n", encoding="utf-8")
-    paths = {name: str(tmp_path / name) for name in ("none", "empty", "bad")}
-    paths["hundred"] = str(hundred)
-
-    status, text = failed(capsys, "run", *(flag.format(**paths) for flag in flags))
-
-    assert status == 1
-    assert text.startswith("trainer run: ")
-    assert fact.format(**paths) in text
-    assert text.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (pserver.DeadlineError("late"), 1),
-        (pserver.RestartedError("gone"), 1),
-        (pserver.SpecMismatchError("another"), 1),
-        (pserver.ConfigError("no"), 2),
-    ],
-)
-def test_errors_of_servers_have_their_status(
-    error: Exception,
-    status: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """What servers and settings raise is one line; 2 only where trying again cannot help."""
-
-    def run(_: RunSettings) -> Summary:
-        raise error
-
-    monkeypatch.setattr(job, "run", run)
-
-    assert failed(capsys, "run") == (status, f"trainer run: {error}\n")
-
-
-def test_interrupt_exits_130(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Ctrl-C ends a run with one word and the status that shells know."""
-
-    def run(_: RunSettings) -> Summary:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(job, "run", run)
-
-    assert failed(capsys, "run") == (130, "trainer run: interrupted\n")
 
 
 # --- the command --------------------------------------------------------------------------------

@@ -1,21 +1,12 @@
 """What ``trainer.EmbeddingBag`` promises: one pull, one push, and nothing changed in evaluation."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
 
 import pserver
-from tests.unit.trainer.models import IN_ORDER, bag, counts
+from tests.unit.trainer.models import bag, counts
 from trainer.embedding import EmbeddingBag
-
-
-@pytest.fixture
-def client() -> Iterator[pserver.Client]:
-    """Return a client of two shards in this process."""
-    with pserver.embedded(2, settings=IN_ORDER) as client:
-        yield client
 
 
 def offsets(*begins: int) -> torch.Tensor:

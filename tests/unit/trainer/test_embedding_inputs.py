@@ -1,7 +1,6 @@
 """What ``trainer.EmbeddingBag`` takes: keys of any integer kind, offsets that fit; the rest named."""
 
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,13 +11,6 @@ from tests.unit.trainer.models import bag, counts
 from trainer.embedding import EmbeddingBag, KeysLike
 
 WEIGHTS = {1: 1.0, 2: 2.0, 3: 4.0, 2**64 - 1: 8.0, 2**63: 16.0}
-
-
-@pytest.fixture
-def client() -> Iterator[pserver.Client]:
-    """Return a client of two shards in this process."""
-    with pserver.embedded(2) as client:
-        yield client
 
 
 @pytest.fixture

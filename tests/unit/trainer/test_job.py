@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,45 +9,12 @@ import pytest
 import torch
 
 import pserver
-from tests.unit.trainer.models import criteo_line
+from tests.unit.trainer.models import criteo_line, on_file, settings
 from trainer.config import RunSettings
 from trainer.dataset import Generator
-from trainer.errors import DataError, TrainerError
+from trainer.errors import TrainerError
 from trainer.evaluate import auc
-from trainer.job import GENERATED_HELD_OUT_ROWS, TABLE, Summary, choose_data, run
-from trainer.loop import StepReport
-
-SMALL = {
-    "rows": 500,
-    "eval_last": 300,
-    "scale": 0.001,
-    "batch_size": 64,
-    "dim": 4,
-    "device": "cpu",
-    "window": 1,
-}
-"""A run of eight steps on generated rows."""
-
-
-def settings(**values: object) -> RunSettings:
-    """Return the settings of a small run, some of them otherwise; None takes one out."""
-    merged = {**SMALL, **values}
-    return RunSettings.make({k: v for k, v in merged.items() if v is not None}, origins={})
-
-
-def on_file(path: Path, **values: object) -> RunSettings:
-    """Return the settings of a small run on a file."""
-    generated_only: dict[str, object] = dict.fromkeys(("rows", "scale", "eval_last"))
-    return settings(**{"data": str(path), **generated_only, **values})
-
-
-@pytest.fixture
-def hundred(tmp_path: Path) -> Path:
-    """Return a Criteo file of 100 good rows."""
-    path = tmp_path / "hundred.txt"
-    path.write_text("".join(map(criteo_line, range(100))), encoding="utf-8")
-    return path
-
+from trainer.job import TABLE, Summary, choose_data, make_ctr_model, run
 
 # --- the summary --------------------------------------------------------------------------------
 
@@ -97,10 +63,14 @@ def test_summary_is_plain_data() -> None:
     assert all(f"{name}:" in Summary.__doc__ or f"{name}," in Summary.__doc__ for name in names)
 
 
-def test_epochs_are_passes_over_the_same_rows() -> None:
-    """Three epochs are three times the steps, and no more rows."""
-    once, thrice = run(settings()), run(settings(epochs=3))
+def test_epochs_are_passes_over_the_same_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three epochs are three times the steps, as shown, and no more rows."""
+    once = run(settings())
+    capsys.readouterr()
 
+    thrice = run(settings(epochs=3))
+
+    assert "train deepfm: step 24/24" in capsys.readouterr().err
     assert (thrice.steps, thrice.samples) == (24, 1500)
     assert thrice.rows == once.rows
     assert thrice.log_loss != once.log_loss
@@ -164,6 +134,27 @@ def test_every_setting_of_the_training_changes_it(change: dict[str, object]) -> 
     assert run(settings(**change)).log_loss != run(settings()).log_loss
 
 
+def test_model_is_made_as_the_settings_say() -> None:
+    """Rules, dim and seed reach the table and the dense part; a seed is the same weights anew."""
+    given = settings(seed=7, optimizer="sgd:lr=0.5", initializer="zeros", dense_optimizer="sgd")
+    data, _ = choose_data(given)
+
+    def weights(of: RunSettings) -> torch.Tensor:
+        with pserver.embedded(1) as client:
+            model, _ = make_ctr_model(client, of, data)
+            return torch.cat([p.flatten() for p in model.dense.parameters()])
+
+    with pserver.embedded(1) as client:
+        model, optimizer = make_ctr_model(client, given, data)
+        spec = client.spec(TABLE)
+
+    assert (spec.seed, spec.dim, spec.optimizer, spec.initializer) == (7, 4, "sgd:lr=0.5", "zeros")
+    assert model.bag.spec == spec
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert torch.equal(weights(given), weights(given))
+    assert not torch.equal(weights(given), weights(settings(seed=8)))
+
+
 def test_threads_are_torchs() -> None:
     """``threads`` sets how many torch uses; nothing said leaves them."""
     run(settings(steps=1))
@@ -200,155 +191,6 @@ def test_training_that_breaks_is_an_error() -> None:
         run(settings(dense_optimizer="sgd:lr=1e38", epochs=3))
 
     assert TABLE in str(caught.value) or "learning rate that is too high" in str(caught.value)
-
-
-# --- data ---------------------------------------------------------------------------------------
-
-
-def test_generated_rows_have_held_out_rows_of_their_own() -> None:
-    """Without a word 200,000 rows are held out, which follow the training rows."""
-    data, readers = choose_data(settings(eval_last=None))
-
-    assert readers == []
-    assert data.held_out is not None
-    positions = [batch.position for batch in data.held_out()]
-    assert positions[0] == 500 + 64
-    assert positions[-1] == 500 + GENERATED_HELD_OUT_ROWS == 200_500
-
-
-def test_last_rows_of_a_file_are_held_out(hundred: Path) -> None:
-    """``eval_last`` keeps the last rows from training and scores on exactly those."""
-    data, _ = choose_data(on_file(hundred, eval_last=30))
-    assert data.held_out is not None
-    assert [b.position for b in data.train()] == [64, 70]
-    assert [b.position for b in data.held_out()] == [100]
-
-    summary = run(on_file(hundred, eval_last=30))
-
-    assert (summary.samples, summary.eval_samples) == (70, 30)
-    assert summary.data == f"{hundred}, 70 rows"
-    assert summary.auc is not None
-    assert summary.auc_ceiling is None
-
-
-def test_held_out_file_is_scored(hundred: Path, tmp_path: Path) -> None:
-    """``eval_data`` is scored whole, and all of ``data`` is trained on."""
-    other = tmp_path / "other.txt"
-    other.write_text("".join(map(criteo_line, range(500, 520))), encoding="utf-8")
-
-    summary = run(on_file(hundred, eval_data=str(other)))
-
-    assert (summary.samples, summary.eval_samples) == (100, 20)
-
-
-def test_without_held_out_rows_there_is_no_score(hundred: Path) -> None:
-    """A file alone is trained on whole; what was not measured is None, and the AUC in training is."""
-    summary = run(on_file(hundred))
-
-    assert (summary.auc, summary.log_loss, summary.auc_ceiling) == (None, None, None)
-    assert summary.eval_samples == 0
-    assert summary.train_auc is not None
-
-
-def test_held_out_rows_of_one_class_have_no_auc(hundred: Path, tmp_path: Path) -> None:
-    """An AUC that does not exist is None; the log loss still is a number."""
-    other = tmp_path / "clicks.txt"
-    other.write_text(criteo_line(0) * 5, encoding="utf-8")
-
-    summary = run(on_file(hundred, eval_data=str(other)))
-
-    assert summary.auc is None
-    assert summary.log_loss is not None
-
-
-def test_bad_lines_are_counted_when_skipped(hundred: Path) -> None:
-    """Skipped lines of training and held-out rows are counted and shown with their places."""
-    lines = hundred.read_text(encoding="utf-8").splitlines(keepends=True)
-    for number in (3, 40, 95):
-        lines[number - 1] = "no row\n"
-    hundred.write_text("".join(lines), encoding="utf-8")
-
-    summary = run(on_file(hundred, eval_last=10, bad_lines="skip", epochs=2))
-
-    assert (summary.samples, summary.eval_samples) == (2 * 88, 9)
-    assert summary.bad_lines == 3
-    assert [line.split(": ")[0] for line in summary.first_bad_lines] == [
-        f"{hundred}:{number}" for number in (3, 40, 95)
-    ]
-
-
-def test_only_the_first_bad_lines_are_shown(tmp_path: Path) -> None:
-    """Of many bad lines five are told, training rows first."""
-    path = tmp_path / "bad.txt"
-    path.write_text(("bad\n" + criteo_line(1)) * 20, encoding="utf-8")
-
-    summary = run(on_file(path, eval_last=20, bad_lines="skip"))
-
-    assert summary.bad_lines == 20
-    assert [line.split(": ")[0] for line in summary.first_bad_lines] == [
-        f"{path}:{number}" for number in (1, 3, 5, 7, 9)
-    ]
-
-
-def test_bad_line_ends_a_run(hundred: Path) -> None:
-    """By default the first bad line is an error with its place, after the batches before it."""
-    lines = hundred.read_text(encoding="utf-8").splitlines(keepends=True)
-    hundred.write_text("".join([*lines[:70], "no row\n", *lines[71:]]), encoding="utf-8")
-
-    with pytest.raises(DataError, match=rf"{hundred}:71: "):
-        run(on_file(hundred))
-
-
-def no_file(path: Path) -> None:
-    """Leave the path as it is: nothing there."""
-
-
-def empty_file(path: Path) -> None:
-    """Make a file without rows."""
-    path.touch()
-
-
-def folder(path: Path) -> None:
-    """Make a folder."""
-    path.mkdir()
-
-
-@pytest.mark.parametrize(
-    ("make", "fact"),
-    [
-        (no_file, "cannot be read: No such file or directory"),
-        (empty_file, "0 rows: nothing"),
-        (folder, "cannot be read: Is a directory"),
-    ],
-)
-@pytest.mark.parametrize("name", ["data", "eval_data"])
-def test_file_without_rows_is_named(
-    hundred: Path, tmp_path: Path, make: Callable[[Path], None], fact: str, name: str
-) -> None:
-    """A file that is missing, empty or none is refused before anything is trained."""
-    path = tmp_path / "it"
-    make(path)
-    steps: list[StepReport] = []
-    files = {"data": str(hundred), name: str(path)}
-
-    with pytest.raises(DataError) as caught:
-        run(on_file(hundred, **files), on_step=steps.append)
-
-    assert str(caught.value).startswith(f"{path}: ")
-    assert fact in str(caught.value)
-    assert steps == []
-
-
-@pytest.mark.parametrize("held_out", [100, 101])
-def test_all_rows_held_out_are_refused(hundred: Path, held_out: int) -> None:
-    """Holding out every row, or more than there are, says how many there are."""
-    with pytest.raises(DataError) as caught:
-        run(on_file(hundred, eval_last=held_out))
-
-    assert str(caught.value) == (
-        f"{hundred}: 100 rows, of which the last {held_out} are held out: "
-        "nothing is left to train on"
-    )
 
 
 # --- settings that cannot work ------------------------------------------------------------------

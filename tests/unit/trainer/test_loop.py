@@ -13,25 +13,21 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 import pserver
-from tests.unit.trainer.models import IN_ORDER, Sum, bag, batch, counts, ctr_model, frozen
+from tests.unit.trainer.models import (
+    IN_ORDER,
+    Sum,
+    bag,
+    batch,
+    broken,
+    counts,
+    ctr_model,
+    frozen,
+    numbered,
+)
 from trainer.dataset import Batch, Generator
 from trainer.errors import DataError
-from trainer.evaluate import auc
-from trainer.loop import CtrModel, StepReport, read_ahead, score, train
+from trainer.loop import CtrModel, StepReport, read_ahead, train
 from trainer.model import make_model
-
-
-@pytest.fixture
-def client() -> Iterator[pserver.Client]:
-    """Return a client of two shards in this process."""
-    with pserver.embedded(2, settings=IN_ORDER) as client:
-        yield client
-
-
-def numbered(count: int) -> Iterator[Batch]:
-    """Yield batches of two samples that are told apart by their positions."""
-    for number in range(1, count + 1):
-        yield batch([number, number + 1], [1.0, 0.0], position=number)
 
 
 def reading_threads() -> list[str]:
@@ -81,6 +77,32 @@ def test_data_is_read_in_another_thread(client: pserver.Client) -> None:
     train(model, reading(), optimizer=frozen(model))
 
     assert names == ["trainer-read"] * 3
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_reading_runs_ahead_by_a_few_batches_only(client: pserver.Client, prefetch: int) -> None:
+    """What is read and not yet trained fits the prefetch, twice: pulls, and batches that are ready."""
+    num_read, ahead = [0], [0]
+
+    def reading() -> Iterator[Batch]:
+        while True:
+            num_read[0] += 1
+            yield batch([1], [1.0])
+
+    def on_step(report: StepReport) -> None:
+        ahead[0] = max(ahead[0], num_read[0] - report.step)
+
+    model = ctr_model(client)
+    train(
+        model,
+        reading(),
+        optimizer=frozen(model),
+        prefetch=prefetch,
+        steps_max=20,
+        on_step=on_step,
+    )
+
+    assert ahead[0] <= prefetch + (prefetch + 1) + 1  # the last one is in the thread's hand
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
@@ -155,12 +177,6 @@ def test_steps_max_beyond_the_data_is_the_data(client: pserver.Client) -> None:
 
 
 # --- errors -------------------------------------------------------------------------------------
-
-
-def broken(after: int, error: BaseException) -> Iterator[Batch]:
-    """Yield some batches, then fail."""
-    yield from numbered(after)
-    raise error
 
 
 def test_reading_error_comes_after_the_batches_before_it(client: pserver.Client) -> None:
@@ -315,78 +331,6 @@ def test_losses_are_the_same_in_each_run_for_any_prefetch(prefetch: int) -> None
     assert losses(1, prefetch=prefetch) == some
     assert len(some) == 30
     assert some != losses(2, prefetch=1)
-
-
-# --- scoring ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("is_training", [True, False])
-def test_scoring_changes_nothing(client: pserver.Client, is_training: bool) -> None:
-    """Unseen keys get no row, nothing is pushed, and the model's mode is what it was (C2)."""
-    model = ctr_model(client)
-    train(model, numbered(5), optimizer=frozen(model))
-    model.train(is_training)
-    before, weights = counts(client), client.peek("t", np.arange(9))
-
-    got = score(model, [batch([1, 2, 3], [0.0, 1.0, 0.0]), batch([100, 101], [1.0, 0.0])])
-
-    assert got.samples == 5
-    assert 0.0 <= got.auc <= 1.0
-    assert math.isfinite(got.log_loss)
-    assert counts(client) == before
-    assert np.array_equal(client.peek("t", np.arange(9)), weights)
-    assert (model.training, model.bag.training) == (is_training, is_training)
-
-
-def test_mode_is_restored_when_scoring_fails(client: pserver.Client) -> None:
-    """An error in the data leaves the model in training mode."""
-    model = ctr_model(client)
-
-    with pytest.raises(DataError):
-        score(model, broken(2, DataError("bad")))
-
-    assert model.training
-    assert torch.is_grad_enabled()
-
-
-def test_score_is_of_all_samples(client: pserver.Client) -> None:
-    """AUC and log loss are over all batches at once, not a mean of batches'."""
-    model = ctr_model(client)
-    client.assign("t", [1, 2, 3, 4], [[-2.0], [-1.0], [1.0], [2.0]])
-
-    got = score(model, [batch([1, 3], [0.0, 1.0]), batch([2, 4], [1.0, 0.0])])
-
-    sigmoid = [1 / (1 + math.exp(-logit)) for logit in (-2, -1, 1, 2)]
-    expected = -np.mean(np.log([1 - sigmoid[0], sigmoid[1], sigmoid[2], 1 - sigmoid[3]]))
-    assert got.auc == 0.5
-    assert got.log_loss == pytest.approx(expected, rel=1e-5)
-    assert got.auc_ceiling is None
-    assert got.seconds > 0.0
-
-
-def test_generated_rows_have_a_ceiling(client: pserver.Client) -> None:
-    """Where the true probabilities are known the best possible AUC is told, and it is better."""
-    data = list(Generator(3, batch_size=500, rows=2000, scale=0.01))
-
-    got = score(ctr_model(client), data)
-
-    assert got.auc_ceiling == pytest.approx(
-        auc(
-            np.concatenate([b.teacher for b in data if b.teacher is not None]),
-            np.concatenate([b.labels for b in data]),
-        )
-    )
-    assert got.auc_ceiling is not None
-    assert got.auc_ceiling > 0.7 > got.auc
-
-
-def test_scoring_no_rows_gives_no_numbers(client: pserver.Client) -> None:
-    """Held-out data without rows gives NaN, not a made-up number."""
-    got = score(ctr_model(client), [])
-
-    assert got.samples == 0
-    assert math.isnan(got.auc)
-    assert math.isnan(got.log_loss)
 
 
 # --- ragged bags --------------------------------------------------------------------------------

@@ -1,0 +1,216 @@
+"""What ``pserver ls``, ``inspect`` and ``plan`` tell: facts for ``--json``, and text for people.
+
+Rooms before and after: ``cli`` reads the flags, asks here, and prints; the facts come from the
+shards' Stats and Inspect, and from ``plan``.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.table import Table
+
+from pserver.client.client import Client
+from pserver.client.inspected import Inspected
+from pserver.placement import partitions_of_shard
+from pserver.plan import BUCKET_BYTES, Plan
+from pserver.spec import ROWS_MAX, TableSpec
+from pserver.wire.small import spec_of
+
+_MIB = 1 << 20
+_GIB = 1 << 30
+
+
+def table_facts(client: Client) -> list[dict[str, Any]]:
+    """Return what the shards hold of each table, in the order in which shard 0 made them."""
+    specs: dict[str, TableSpec] = {}
+    held: dict[str, list[dict[str, Any]]] = {}
+    for info, stats in zip(client.shards, client.stats(), strict=True):
+        begin, end = partitions_of_shard(info.shard, client.num_shards)
+        for message, table in zip(stats.server.tables, stats.tables, strict=True):
+            spec = spec_of(message)
+            first = specs.setdefault(spec.name, spec)
+            held.setdefault(spec.name, []).append(
+                {
+                    "shard": info.shard,
+                    "endpoint": info.endpoint,
+                    "first_partition": begin,
+                    "last_partition": end - 1,
+                    "rows": table.rows,
+                    "bytes": table.bytes,
+                    "version": table.version,
+                    "keys_pulled": table.keys_pulled,
+                    "keys_pushed": table.keys_pushed,
+                    "occurrences_pushed": table.occurrences_pushed,
+                    "spec_difference": first.difference(spec),
+                }
+            )
+    return [_table_fact(specs[name], shards, client.num_shards) for name, shards in held.items()]
+
+
+def _table_fact(spec: TableSpec, shards: list[dict[str, Any]], num_shards: int) -> dict[str, Any]:
+    """Return the facts of one table over all shards that have it."""
+    num_rows = sum(shard["rows"] for shard in shards)
+    num_bytes = sum(shard["bytes"] for shard in shards)
+    versions = [shard["version"] for shard in shards]
+    present = {shard["shard"] for shard in shards}
+    return {
+        **dataclasses.asdict(spec),
+        "rows": num_rows,
+        "bytes": num_bytes,
+        "bytes_per_row": num_bytes / num_rows if num_rows else None,
+        "version_min": min(versions),
+        "version_max": max(versions),
+        "missing_on": sorted(set(range(num_shards)) - present),
+        "shards": shards,
+    }
+
+
+def tables_table(facts: list[dict[str, Any]]) -> Table:
+    """Return one line a table; the rules stand last, since they are long."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("table", no_wrap=True)
+    for column in ("dim", "rows", "B/row", "version", "capacity", "seed"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("optimizer", "initializer"):
+        table.add_column(column, overflow="fold")
+    for fact in facts:
+        per_row, low, high = fact["bytes_per_row"], fact["version_min"], fact["version_max"]
+        table.add_row(
+            fact["name"],
+            str(fact["dim"]),
+            f"{fact['rows']:,}",
+            "-" if per_row is None else f"{per_row:,.1f}",
+            f"{low}" if low == high else f"{low}..{high}",
+            f"{fact['capacity_max']:,}",
+            str(fact["seed"]),
+            fact["optimizer"],
+            fact["initializer"],
+        )
+    return table
+
+
+def warnings(facts: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each table that is not the same on all shards."""
+    lines = []
+    for fact in facts:
+        if fact["missing_on"]:
+            missing = ", ".join(map(str, fact["missing_on"]))
+            lines.append(f"table {fact['name']!r} is missing on shard {missing}; create it again")
+        lines += [
+            f"table {fact['name']!r} has another spec on shard {shard['shard']} "
+            f"(shown against that): {shard['spec_difference']}"
+            for shard in fact["shards"]
+            if shard["spec_difference"]
+        ]
+    return lines
+
+
+def inspected_facts(found: Inspected) -> dict[str, Any]:
+    """Return a key's facts, with arrays as lists."""
+    return {
+        "table": found.table,
+        "key": found.key,
+        "shard": found.shard,
+        "endpoint": found.endpoint,
+        "partition": found.partition,
+        "has_row": found.has_row,
+        "weights": found.weights.tolist(),
+        "state": {name: values.tolist() for name, values in found.state.items()},
+        "epoch": found.epoch,
+        "table_epoch": found.table_epoch,
+        "version": found.version,
+    }
+
+
+def inspected_lines(found: Inspected) -> list[str]:
+    """Return a key's facts for people, a line each."""
+    pairs = [
+        ("table", f"{found.table}, {found.version} pushes applied on this shard"),
+        ("key", f"{found.key} ({found.key:#x})"),
+        ("shard", f"{found.shard} at {found.endpoint}, partition {found.partition}"),
+    ]
+    if found.has_row:
+        pairs += [
+            ("row", f"last changed in epoch {found.epoch}; the table is in {found.table_epoch}"),
+            ("weights", _floats(found.weights)),
+            *((f"state {name}", _floats(values)) for name, values in found.state.items()),
+        ]
+        if not found.state:
+            pairs.append(("state", "none"))
+    else:
+        pairs += [
+            ("row", "none; a pull or push would make one"),
+            ("first weights", _floats(found.weights)),
+        ]
+    return _aligned(pairs)
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """Return a plan for people, a line a figure."""
+    shards = "1 shard" if plan.num_shards == 1 else f"{plan.num_shards} shards"
+    return _aligned(
+        [
+            ("table", f"{plan.rows:,} rows of dim {plan.dim} on {shards}"),
+            ("optimizer", plan.optimizer),
+            ("bytes a row", f"{plan.row_bytes:.1f}"),
+            ("  weights", f"{plan.weights_bytes}"),
+            ("  state", f"{plan.state_bytes}: {', '.join(plan.state_parts) or 'none'}"),
+            ("  epoch", f"{plan.epoch_bytes}"),
+            (
+                "  index",
+                f"{plan.index_bytes:.1f}: {BUCKET_BYTES} bytes a bucket, "
+                f"{100 * plan.index_load:.0f} % of them filled",
+            ),
+            (
+                "",
+                "a partition (1024 in all) doubles its buckets when they are 1/2 to 3/4 full",
+            ),
+            ("largest shard", f"{_size(plan.shard_bytes)}, {plan.shard_rows:,} rows"),
+            ("all shards", _size(plan.total_bytes)),
+            ("capacity_max", _capacity(plan)),
+            ("one batch", f"{plan.batch_keys:,} distinct keys over all shards"),
+            (
+                "  pull",
+                f"{_size(plan.pull_request_bytes)} there, {_size(plan.pull_reply_bytes)} back",
+            ),
+            ("  push", f"{_size(plan.push_request_bytes)} there"),
+        ]
+    )
+
+
+def _capacity(plan: Plan) -> str:
+    """Return whether the shards have room for their rows, and what to do if not."""
+    text = f"{plan.capacity_max:,} rows a shard: "
+    if plan.is_capacity_enough:
+        return f"{text}enough, {plan.capacity_needed:,} are needed"
+    ways = []
+    if plan.capacity_needed <= ROWS_MAX:
+        ways.append(f"make it {plan.capacity_needed:,}")
+    if plan.shards_needed:
+        ways.append(f"take {plan.shards_needed} shards or more")
+    return f"{text}too small; {', or '.join(ways) or 'raise it, and take more shards'}"
+
+
+def _floats(values: NDArray[np.float32]) -> str:
+    """Return numbers with as many digits as tell them apart."""
+    return " ".join(map(str, values))
+
+
+def _size(num_bytes: int) -> str:
+    """Return a size in MiB or GiB.
+
+    >>> _size(3 << 20), _size(5 << 30)
+    ('3.00 MiB', '5.0 GiB')
+    """
+    if num_bytes < _GIB:
+        return f"{num_bytes / _MIB:.2f} MiB"
+    return f"{num_bytes / _GIB:,.1f} GiB"
+
+
+def _aligned(pairs: list[tuple[str, str]]) -> list[str]:
+    """Return a line for each name and text, the texts in one column."""
+    width = max(len(name) for name, _ in pairs)
+    return [f"{name:<{width}}  {text}" for name, text in pairs]

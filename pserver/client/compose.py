@@ -1,0 +1,71 @@
+"""The message of a batch for one shard: filled where it stands, with the keys that go there.
+
+Rooms before and after: ``route`` says which positions of a batch go into which message; ``wire``
+allocates it; ``Client`` hands it to the shard's queue.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from pserver.arrays import Keys, RowIds
+from pserver.client.gradients import Gradients
+from pserver.kernel import rows
+from pserver.spec import TableSpec
+from pserver.wire import PushId, build_pull, build_push
+
+
+def pull_message(
+    incarnation: int,
+    tables: Sequence[tuple[str, RowIds]],
+    keys: Mapping[str, Keys],
+    *,
+    creates: bool,
+) -> bytes:
+    """Return the bytes of one pull or peek.
+
+    Args:
+        incarnation: of the shard that is meant.
+        tables: names, each with the (V,) positions of the keys that are asked for.
+        keys: the batch's (U,) keys of each table.
+        creates: whether keys without a row get one.
+    """
+    sizes = [(name, creates, order.size) for name, order in tables]
+    message, blocks = build_pull(incarnation, sizes)
+    for (name, order), block in zip(tables, blocks, strict=True):
+        rows.pick(keys[name], order, block)
+    return message
+
+
+def push_message(
+    incarnation: int,
+    push_id: PushId,
+    tables: Sequence[tuple[TableSpec, RowIds]],
+    gradients: Mapping[str, Gradients],
+    *,
+    more: bool,
+) -> bytes:
+    """Return the bytes of one push or assign.
+
+    Args:
+        incarnation: of the shard that is meant.
+        push_id: the same on every retry.
+        tables: specs, each with the (V,) positions of the keys that are written.
+        gradients: the batch's arrays of each table.
+        more: whether further parts of the same push follow.
+    """
+    sizes = [
+        (
+            spec.name,
+            order.size,
+            order.size * spec.dim,
+            order.size if gradients[spec.name][2].size else 0,
+        )
+        for spec, order in tables
+    ]
+    message, blocks = build_push(incarnation, push_id, sizes, more=more)
+    for (spec, order), block in zip(tables, blocks, strict=True):
+        keys, values, counts = gradients[spec.name]
+        rows.pick(keys, order, block.keys)
+        rows.take(values, spec.dim, order, block.values)
+        if counts.size:
+            rows.pick_counts(counts, order, block.counts)
+    return message

@@ -1,0 +1,81 @@
+"""What one key has in a table, as ``Client.inspect`` tells it.
+
+Rooms before and after: the key's shard answers Inspect; ``pserver inspect`` shows what is here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pserver.arrays import Keys
+from pserver.client.inputs import as_keys
+from pserver.client.membership import ShardInfo
+from pserver.errors import ShapeError
+from pserver.placement import partition_of
+from pserver.v1 import pserver_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inspected:
+    """One key of one table, as it was when its shard was asked.
+
+    Attributes:
+        table: name of the table.
+        key: in [0, 2^64).
+        shard: index of the shard that owns the key.
+        endpoint: of that shard.
+        partition: of the key, in [0, 1024).
+        has_row: whether the table has a row for it.
+        weights: (dim,) float32; without a row, the first weights that it would get.
+        state: the optimizer's floats by the name of each part, in the row's order; empty without a
+            row.
+        epoch: in which the row last changed; None without a row.
+        table_epoch: in which the table is now.
+        version: pushes that the shard has applied to the table.
+    """
+
+    table: str
+    key: int
+    shard: int
+    endpoint: str
+    partition: int
+    has_row: bool
+    weights: NDArray[np.float32]
+    state: Mapping[str, NDArray[np.float32]]
+    epoch: int | None
+    table_epoch: int
+    version: int
+
+
+def as_key(value: int | np.integer, *, where: str) -> Keys:
+    """Return one key as a (1,) uint64 array.
+
+    Raises:
+        ShapeError: no integer of 64 bits, or more than one.
+
+    >>> as_key(-1, where="example")
+    array([18446744073709551615], dtype=uint64)
+    """
+    keys = as_keys(value, where=where)
+    if keys.size != 1:
+        raise ShapeError(f"{where}: must be asked for one key, got {keys.size}")
+    return keys
+
+
+def inspected(request: pb.InspectRequest, reply: pb.InspectReply, info: ShardInfo) -> Inspected:
+    """Return what a shard answered."""
+    return Inspected(
+        table=request.table,
+        key=request.key,
+        shard=info.shard,
+        endpoint=info.endpoint,
+        partition=int(partition_of(np.array([request.key], np.uint64))[0]),
+        has_row=reply.has_row,
+        weights=np.array(reply.weights, np.float32),
+        state={part.name: np.array(part.values, np.float32) for part in reply.state},
+        epoch=reply.epoch if reply.has_row else None,
+        table_epoch=reply.table_epoch,
+        version=reply.version,
+    )

@@ -1,0 +1,213 @@
+"""What a table will cost before there is one: bytes a row, a shard, and a batch on the network.
+
+Rooms before and after: ``pserver plan`` shows it; ``table.slab`` and ``kernel.hashmap`` are what it
+counts, ``wire`` the blocks of a message.
+
+What always holds: ``total_bytes`` is what ``SparseTable.num_bytes`` would say, on average over which
+keys come: within a few percent, since a partition's index is a power of two of buckets.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pserver.arrays import Doubles
+from pserver.errors import ConfigError
+from pserver.kernel.hashmap import BUCKETS_MIN, limit_of
+from pserver.placement import NUM_PARTITIONS, SHARDS_MAX, partitions_of_shard, shard_of_partition
+from pserver.spec import DIM_MAX, ROWS_MAX
+from pserver.table.optimizer import make_optimizer
+
+BATCH_KEYS = 27_600
+"""Distinct keys of one batch of the standard workload: 4096 samples of 26 slots."""
+
+BUCKET_BYTES = 16
+EPOCH_BYTES = 4
+KEY_BYTES = 8
+COUNT_BYTES = 4
+FLOAT_BYTES = 4
+
+_SPREAD = 6.0
+"""Standard deviations that a shard may have over its share of the rows: one in 10^9 has more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The cost of one table.
+
+    Attributes:
+        rows: over all shards.
+        dim: weights a row.
+        optimizer: the rule, spelled out.
+        num_shards: of the cluster.
+        capacity_max: rows that a shard may hold.
+        weights_bytes: of a row.
+        state_bytes: of a row.
+        state_parts: floats of a row's state by the name of each part.
+        epoch_bytes: of a row.
+        index_bytes: of a row, on average over all shards.
+        row_bytes: the sum of these four.
+        index_buckets: over all shards.
+        index_load: rows a bucket.
+        shard_rows: the share of the shard with the most partitions.
+        shard_bytes: of the largest shard.
+        total_bytes: of all shards.
+        capacity_needed: rows for which a shard must have room: its share, and a margin for chance.
+        is_capacity_enough: whether ``capacity_max`` is that much.
+        shards_needed: the fewest shards for which ``capacity_max`` is enough; None where none are.
+        batch_keys: distinct keys of a batch.
+        pull_request_bytes: of one batch over all shards, without the heads of messages.
+        pull_reply_bytes: as above.
+        push_request_bytes: as above.
+    """
+
+    rows: int
+    dim: int
+    optimizer: str
+    num_shards: int
+    capacity_max: int
+    weights_bytes: int
+    state_bytes: int
+    state_parts: Mapping[str, int]
+    epoch_bytes: int
+    index_bytes: float
+    row_bytes: float
+    index_buckets: int
+    index_load: float
+    shard_rows: int
+    shard_bytes: int
+    total_bytes: int
+    capacity_needed: int
+    is_capacity_enough: bool
+    shards_needed: int | None
+    batch_keys: int
+    pull_request_bytes: int
+    pull_reply_bytes: int
+    push_request_bytes: int
+
+
+def make_plan(
+    *,
+    rows: int,
+    dim: int,
+    optimizer: str,
+    num_shards: int,
+    capacity_max: int,
+    batch_keys: int = BATCH_KEYS,
+) -> Plan:
+    """Return what a table will cost.
+
+    Args:
+        rows: over all shards.
+        dim: weights a row.
+        optimizer: the rule, as a spec has it.
+        num_shards: of the cluster.
+        capacity_max: rows that a shard may hold, as a spec has it.
+        batch_keys: distinct keys of a batch.
+
+    Raises:
+        ConfigError: a number is out of range, or the rule is unknown.
+    """
+    for flag, value, high in (
+        ("--rows", rows, ROWS_MAX * SHARDS_MAX),
+        ("--dim", dim, DIM_MAX),
+        ("--shards", num_shards, SHARDS_MAX),
+        ("--capacity-max", capacity_max, ROWS_MAX),
+        ("--batch-keys", batch_keys, ROWS_MAX),
+    ):
+        if not 1 <= value <= high:
+            raise ConfigError(f"{flag} must be in [1, {high}], got {value}")
+    rule = make_optimizer(optimizer, dim=dim, where="--optimizer")
+    weights, state = FLOAT_BYTES * dim, FLOAT_BYTES * rule.state_dim
+    slab_bytes = weights + state + EPOCH_BYTES
+    buckets = _shard_buckets(rows, num_shards)
+    partitions = np.bincount(shard_of_partition(num_shards), minlength=num_shards)
+    shard_bytes = rows / NUM_PARTITIONS * partitions * slab_bytes + BUCKET_BYTES * buckets
+    index_bytes = BUCKET_BYTES * buckets.sum() / rows
+    needed = _rows_needed(rows, num_shards)
+    return Plan(
+        rows=rows,
+        dim=dim,
+        optimizer=rule.text,
+        num_shards=num_shards,
+        capacity_max=capacity_max,
+        weights_bytes=weights,
+        state_bytes=state,
+        state_parts=rule.parts,
+        epoch_bytes=EPOCH_BYTES,
+        index_bytes=float(index_bytes),
+        row_bytes=float(slab_bytes + index_bytes),
+        index_buckets=round(buckets.sum()),
+        index_load=float(rows / buckets.sum()),
+        shard_rows=math.ceil(rows * int(partitions.max()) / NUM_PARTITIONS),
+        shard_bytes=round(shard_bytes.max()),
+        total_bytes=round(shard_bytes.sum()),
+        capacity_needed=needed,
+        is_capacity_enough=needed <= capacity_max,
+        shards_needed=next(
+            (n for n in range(1, SHARDS_MAX + 1) if _rows_needed(rows, n) <= capacity_max), None
+        ),
+        batch_keys=batch_keys,
+        pull_request_bytes=batch_keys * KEY_BYTES,
+        pull_reply_bytes=batch_keys * weights,
+        push_request_bytes=batch_keys * (KEY_BYTES + weights + COUNT_BYTES),
+    )
+
+
+def expected_buckets(rows: float) -> Doubles:
+    """Return the buckets that the region of each partition has on average.
+
+    A partition gets each row with probability 1/1024, whatever the keys are: they are hashed. Its
+    region has the smallest power of two of buckets that takes its rows: one more doubling for
+    each ``hashmap.limit_of`` that they exceed. How many rows it has is binomial, here normal.
+
+    Args:
+        rows: in all 1024 partitions.
+
+    Returns:
+        (1024,) float64.
+
+    >>> expected_buckets(0.0).sum() == 1024 * BUCKETS_MIN
+    True
+    """
+    mean = rows / NUM_PARTITIONS
+    deviation = math.sqrt(mean * (1.0 - 1.0 / NUM_PARTITIONS))
+    buckets = np.full(NUM_PARTITIONS, float(BUCKETS_MIN))
+    count = BUCKETS_MIN
+    while count / 2 <= mean + 10.0 * deviation:  # no region doubles at a load below 1/2
+        buckets += count * _exceeds(_limits(count), mean, deviation)
+        count *= 2
+    return buckets
+
+
+def _limits(count: int) -> NDArray[np.int64]:
+    """Return how many rows the region of each partition takes while it has so many buckets."""
+    return np.array([limit_of(partition, count) for partition in range(NUM_PARTITIONS)])
+
+
+def _exceeds(limits: NDArray[np.int64], mean: float, deviation: float) -> Doubles:
+    """Return the probability that a partition has more rows than each of the limits."""
+    if deviation == 0.0:
+        return np.zeros(limits.size)
+    scores = (limits + 0.5 - mean) / (deviation * math.sqrt(2.0))
+    return np.array([0.5 * math.erfc(score) for score in scores.tolist()])
+
+
+def _shard_buckets(rows: int, num_shards: int) -> Doubles:
+    """Return the buckets of each shard, (S,); partitions of other shards are empty there."""
+    buckets = expected_buckets(rows)
+    sizes = np.empty(num_shards)
+    for shard in range(num_shards):
+        begin, end = partitions_of_shard(shard, num_shards)
+        sizes[shard] = buckets[begin:end].sum() + BUCKETS_MIN * (NUM_PARTITIONS - end + begin)
+    return sizes
+
+
+def _rows_needed(rows: int, num_shards: int) -> int:
+    """Return for how many rows each shard must have room."""
+    share = -(-NUM_PARTITIONS // num_shards) / NUM_PARTITIONS
+    margin = _SPREAD * math.sqrt(rows * share * (1.0 - share))
+    return min(rows, math.ceil(rows * share + margin))
