@@ -39,6 +39,7 @@ from pserver.logs import configure_logs
 from pserver.options import USAGE_EXIT, CommandParser, add_flags, resolve
 from pserver.placement import partition_of, shard_of
 from pserver.spec import Rule, TableSpec, parse_rule
+from pserver.table.optimizer_file import load_rule, load_rules
 
 __all__ = [
     "USAGE_EXIT",
@@ -76,6 +77,8 @@ __all__ = [
     "connect",
     "dedupe",
     "embedded",
+    "load_rule",
+    "load_rules",
     "nearest",
     "parse_rule",
     "partition_of",

@@ -42,6 +42,7 @@ from pserver.options import (
 from pserver.plan import BATCH_KEYS, make_plan
 from pserver.server.app import serve
 from pserver.spec import TableSpec
+from pserver.table.optimizer_file import load_rules
 from pserver.table.optimizer import RULES, make_optimizer
 from pserver.v1 import pserver_pb2 as pb
 
@@ -154,6 +155,7 @@ def _serve(given: argparse.Namespace) -> None:
         section="serve",
     )
     configure_logs(settings.log_level)
+    load_rules(settings.rule)
     uvloop.run(serve(settings, announce=lambda line: print(line, flush=True)))
 
 

@@ -82,6 +82,10 @@ class ServeSettings(Settings):
             description="requests that may wait for the owner thread; more are refused for now",
         ),
     ] = 256
+    rule: Annotated[
+        str | None,
+        Field(description="optimizers of your own, as FILE.py:NAME,...; every shard needs them"),
+    ] = None
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="least level of a log line")
     ] = "info"

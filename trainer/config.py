@@ -62,6 +62,10 @@ class RunSettings(Settings):
     optimizer: Annotated[str, Field(description="rule of the table, see `pserver optimizers`")] = (
         "adagrad:lr=0.02"
     )
+    rule: Annotated[
+        str | None,
+        Field(description="optimizers of your own, as FILE.py:NAME,...; the servers need them too"),
+    ] = None
     initializer: Annotated[str, Field(description="first weights of a row")] = (
         "uniform:low=-0.01,high=0.01"
     )

@@ -236,6 +236,7 @@ def run(
     """
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    pserver.load_rules(settings.rule)
     data, readers = choose_data(settings)
     with _connect(settings) as client:
         model, optimizer = make_ctr_model(client, settings, data)

@@ -48,6 +48,18 @@ _LOADED: dict[str, tuple[str, str]] = {}
 """Names that came from files: the path, and the digest of what was in it."""
 
 
+def load_rules(texts: str | None) -> list[str]:
+    """Add every rule of a comma-separated list, and return their names.
+
+    Args:
+        texts: ``my_rule.py:Name,other.py:Other``; None: nothing is added.
+
+    Raises:
+        ConfigError: as ``load_rule``; the rules before the refused one stay.
+    """
+    return [load_rule(text.strip()) for text in texts.split(",")] if texts else []
+
+
 def load_rule(text: str) -> str:
     """Add a rule from a Python file and return its name, which is the object's.
 

@@ -1,4 +1,4 @@
-"""What ``pserver.cli`` promises: three commands, exit status 0, 1 or 2, and one line on errors."""
+"""What ``pserver.cli`` promises: commands, exit status 0, 1 or 2, and one line on errors."""
 
 import json
 import socket
@@ -48,7 +48,10 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"pserver {__version__}\n"
 
 
-@pytest.mark.parametrize("words", [[], ["serv"], ["status"], ["serve", "6170"]])
+@pytest.mark.parametrize(
+    "words",
+    [[], ["serv"], ["status"], ["serve", "6170"], ["ls"], ["inspect", "--ps", "a:1"], ["plan"]],
+)
 def test_usage_errors_exit_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """No command, an unknown one, a missing flag and a stray word exit 2 and point to the help."""
     status, text = failed(capsys, *words)

@@ -1,5 +1,6 @@
 """What ``pserver.options`` promises: one definition a setting, and who wins over whom."""
 
+import argparse
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +12,14 @@ from pydantic import Field
 from pserver.cli import make_parser
 from pserver.config import ClientSettings, ServeSettings, Settings
 from pserver.errors import ConfigError
-from pserver.options import CommandParser, add_flags, flag_of, resolve
+from pserver.options import (
+    CommandParser,
+    add_flags,
+    flag_of,
+    key_number,
+    resolve,
+    whole_number,
+)
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "options.txt"
 REGENERATE = "PSERVER_WRITE_GOLDEN"
@@ -230,3 +238,51 @@ def test_no_option_comes_or_goes_unseen() -> None:
 def test_flags_are_named_like_their_fields() -> None:
     """A field's flag is its name with dashes."""
     assert flag_of("metrics_bind") == "--metrics-bind"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("7", 7), ("2e9", 2 * 10**9), ("2_000_000", 2_000_000), ("1.5e3", 1500), ("0", 0), ("-1", -1)],
+)
+def test_whole_numbers_are_read_in_every_form(text: str, number: int) -> None:
+    """Digits, underscores and powers of ten give the same exact number."""
+    assert whole_number(text) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "1.5", "1e-1", "nan", "inf", "1e19", "1e999999999", "0x10"]
+)
+def test_what_is_no_whole_number_is_refused(text: str) -> None:
+    """Fractions, words and what nobody could mean are refused with what came."""
+    with pytest.raises(argparse.ArgumentTypeError, match="must be a whole number such as 2e9"):
+        whole_number(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("0", 0),
+        ("007", 7),
+        ("18446744073709551615", 2**64 - 1),
+        ("0xFFFFFFFFFFFFFFFF", 2**64 - 1),
+        ("-1", 2**64 - 1),
+        ("-0x1", 2**64 - 1),
+        ("-9223372036854775808", 2**63),
+    ],
+)
+def test_keys_are_read_in_decimal_and_hex(text: str, key: int) -> None:
+    """A key is any 64 bits; a negative one is taken bit for bit, also where it stands alone."""
+    parser = CommandParser(prog="sample")
+    parser.add_argument("--key", type=key_number)
+
+    assert key_number(text) == key
+    assert parser.parse_args(["--key", text]).key == key
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "0x", "1.0", "1e3", "18446744073709551616", "-9223372036854775809"]
+)
+def test_what_is_no_key_is_refused(text: str) -> None:
+    """Words, fractions and numbers of more than 64 bits are refused with the range."""
+    with pytest.raises(argparse.ArgumentTypeError, match=r"in \[-2\^63, 2\^64 - 1\], got"):
+        key_number(text)

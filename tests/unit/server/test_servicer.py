@@ -116,6 +116,7 @@ def requests(incarnation: int) -> dict[str, bytes]:
         "Pull": pull_bytes({"ads": [1]}, incarnation=incarnation),
         "Push": push_bytes({"ads": ([1], [1, 1])}, counter=0, incarnation=incarnation),
         "Assign": push_bytes({"ads": ([1], [1, 1])}, counter=1, incarnation=incarnation),
+        "Inspect": pb.InspectRequest(incarnation=incarnation, table="ads").SerializeToString(),
     }
 
 
@@ -128,14 +129,14 @@ def test_request_for_another_incarnation_is_refused(servicer: Servicer, method: 
     assert stats(servicer).tables[0].rows == 0
 
 
-@pytest.mark.parametrize("method", ["Pull", "Push", "Assign"])
+@pytest.mark.parametrize("method", ["Pull", "Push", "Assign", "Inspect"])
 def test_request_for_this_incarnation_is_answered(servicer: Servicer, method: str) -> None:
     """The right incarnation, and 0 for any, are accepted."""
     call(servicer, method, requests(servicer.incarnation)[method])
     call(servicer, method, requests(0)[method])
 
 
-@pytest.mark.parametrize("method", ["CreateTable", "Pull", "Push", "Assign"])
+@pytest.mark.parametrize("method", ["CreateTable", "Pull", "Push", "Assign", "Inspect"])
 def test_bytes_that_are_no_request_are_refused(servicer: Servicer, method: str) -> None:
     """Garbage and cut requests are ShapeErrors, and the shard goes on."""
     whole = requests(0)[method] or b"\x12\x04\x0a\x02ab"

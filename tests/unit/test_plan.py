@@ -1,0 +1,180 @@
+"""What ``pserver.plan`` promises: the bytes that tables and messages really have."""
+
+import numpy as np
+import pytest
+
+from pserver.errors import ConfigError
+from pserver.kernel.hashmap import BUCKETS_MIN, limit_of
+from pserver.placement import NUM_PARTITIONS, shard_of
+from pserver.plan import BATCH_KEYS, Plan, expected_buckets, make_plan
+from pserver.spec import ROWS_MAX, TableSpec
+from pserver.table.sparse import SparseTable
+from pserver.wire import PushId, build_pull, build_pull_reply, build_push
+from trainer.dataset import Generator
+from trainer.dataset.generator import NUM_SLOTS
+
+
+def plan(rows: int, *, dim: int = 16, optimizer: str = "adagrad", shards: int = 1) -> Plan:
+    return make_plan(rows=rows, dim=dim, optimizer=optimizer, num_shards=shards, capacity_max=2**28)
+
+
+def table_with(keys: np.ndarray, *, dim: int, optimizer: str) -> SparseTable:
+    spec = TableSpec(name="t", dim=dim, optimizer=optimizer, capacity_max=max(keys.size, 1))
+    table = SparseTable(spec)
+    for part in np.array_split(keys, 10):
+        table.pull(part, np.empty(part.size * dim, np.float32))
+    return table
+
+
+def random_keys(count: int) -> np.ndarray:
+    return np.random.default_rng(count).integers(0, 2**64, count, np.uint64)
+
+
+@pytest.mark.parametrize("rows", [1, 1000, 8000, 30_000, 60_000, 100_000, 300_000, 1_000_000])
+def test_bytes_are_those_of_a_table_of_that_size(rows: int) -> None:
+    """A plan is within 5 % of what a table has, at every point between two doublings."""
+    keys = random_keys(rows)
+    for dim, optimizer in ((1, "sgd"), (16, "adagrad")):
+        table = table_with(keys, dim=dim, optimizer=optimizer)
+
+        planned = plan(rows, dim=dim, optimizer=optimizer)
+
+        assert planned.total_bytes == pytest.approx(table.num_bytes, rel=0.05)
+        assert planned.shard_bytes == planned.total_bytes
+        assert planned.row_bytes * rows == pytest.approx(table.num_bytes, rel=0.05)
+        assert planned.index_bytes * rows == pytest.approx(table._index.num_bytes, rel=0.05)
+        slab_bytes = planned.weights_bytes + planned.state_bytes + planned.epoch_bytes
+        assert slab_bytes == table.row_bytes
+
+
+def test_keys_that_follow_each_other_cost_the_same() -> None:
+    """Keys are hashed, so it does not matter which they are."""
+    table = table_with(np.arange(100_000, dtype=np.uint64), dim=4, optimizer="adam")
+
+    planned = plan(100_000, dim=4, optimizer="adam")
+
+    assert planned.total_bytes == pytest.approx(table.num_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize("shards", [2, 3, 8])
+def test_bytes_are_those_of_each_shard(shards: int) -> None:
+    """The largest shard and the sum over all are within 5 % of shards with those keys."""
+    keys = random_keys(200_000)
+    owners = shard_of(keys, shards)
+    tables = [table_with(keys[owners == shard], dim=8, optimizer="ftrl") for shard in range(shards)]
+
+    planned = plan(keys.size, dim=8, optimizer="ftrl", shards=shards)
+
+    sizes = [table.num_bytes for table in tables]
+    assert planned.total_bytes == pytest.approx(sum(sizes), rel=0.05)
+    assert planned.shard_bytes == pytest.approx(max(sizes), rel=0.05)
+    assert planned.shard_rows == pytest.approx(max(t.num_rows for t in tables), rel=0.05)
+    assert planned.capacity_needed >= max(table.num_rows for table in tables)
+
+
+@pytest.mark.parametrize("rows", [10_000, 50_000, 250_000])
+def test_buckets_are_those_of_drawn_partitions(rows: int) -> None:
+    """The mean over chance is what rows thrown into partitions and grown one by one give."""
+    rng = np.random.default_rng(rows)
+
+    def grown(partition: int, size: int) -> int:
+        count = BUCKETS_MIN
+        while limit_of(partition, count) < size:
+            count *= 2
+        return count
+
+    drawn = [
+        grown(partition, size)
+        for _ in range(8)
+        for partition, size in enumerate(np.bincount(rng.integers(0, NUM_PARTITIONS, rows)))
+    ]
+
+    assert expected_buckets(rows).sum() == pytest.approx(sum(drawn) / 8, rel=0.01)
+
+
+def test_load_stays_between_a_quarter_and_three_quarters() -> None:
+    """However many rows there are, regions that doubled are at least a quarter full."""
+    for rows in np.geomspace(20_000, 2e12, 60):
+        load = rows / expected_buckets(rows).sum()
+
+        assert 0.25 < load < 0.75, rows
+
+
+def test_message_bytes_are_those_of_the_wire() -> None:
+    """Pull, reply and push of a batch are what the messages have beside their heads."""
+    planned = plan(10**9)
+    count, dim = planned.batch_keys, planned.dim
+    pull, _ = build_pull(1, [("t", True, count)])
+    reply, _ = build_pull_reply([(1, count * dim)])
+    push, _ = build_push(1, PushId(b"0" * 16, 1), [("t", count, count * dim, count)], more=False)
+
+    assert 0 < len(pull) - planned.pull_request_bytes < 300
+    assert 0 < len(reply) - planned.pull_reply_bytes < 300
+    assert 0 < len(push) - planned.push_request_bytes < 300
+
+
+def test_standard_batch_has_as_many_keys() -> None:
+    """The default is what 4096 samples of the generator have."""
+    (batch,) = Generator(0, batch_size=4096, rows=4096)
+
+    assert batch.keys.size == 4096 * NUM_SLOTS
+    assert np.unique(batch.keys).size == pytest.approx(BATCH_KEYS, rel=0.01)
+
+
+def test_room_is_judged_by_the_shard_with_the_most_rows() -> None:
+    """Two billion rows fit on eight shards of the default capacity, and not on seven."""
+    fits, full = plan(2 * 10**9, shards=8), plan(2 * 10**9, shards=7)
+
+    assert (fits.is_capacity_enough, fits.shards_needed) == (True, 8)
+    assert (full.is_capacity_enough, full.shards_needed) == (False, 8)
+    assert full.capacity_needed > full.shard_rows > full.capacity_max
+
+
+def test_capacity_of_one_shard_is_the_rows() -> None:
+    """With one shard nothing is left to chance."""
+    planned = make_plan(rows=10, dim=1, optimizer="sgd", num_shards=1, capacity_max=10)
+
+    assert (planned.capacity_needed, planned.is_capacity_enough) == (10, True)
+
+
+def test_no_number_of_shards_is_named_where_none_is_enough() -> None:
+    """More rows than 1024 shards of that capacity hold have no number of shards."""
+    planned = make_plan(rows=10**6, dim=1, optimizer="sgd", num_shards=1, capacity_max=5)
+
+    assert planned.shards_needed is None
+
+
+def test_state_is_that_of_the_rule() -> None:
+    """Bytes and parts of the state follow the optimizer's options."""
+    assert plan(10, optimizer="adam").state_bytes == 4 * 33
+    assert plan(10, optimizer="adam").state_parts == {"m": 16, "v": 16, "t": 1}
+    assert plan(10, optimizer="adagrad:state=row").state_bytes == 4
+    assert plan(10, optimizer="sgd").state_parts == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fact"),
+    [
+        ("rows", 0, "--rows must be in [1, "),
+        ("rows", ROWS_MAX * 1024 + 1, "--rows must be in [1, "),
+        ("dim", 4097, "--dim must be in [1, 4096], got 4097"),
+        ("num_shards", 1025, "--shards must be in [1, 1024], got 1025"),
+        ("capacity_max", 2**31, "--capacity-max must be in [1, 2147483647]"),
+        ("batch_keys", 0, "--batch-keys must be in [1, "),
+        ("optimizer", "adm", "--optimizer: unknown rule 'adm'; did you mean 'adam'"),
+    ],
+)
+def test_what_cannot_be_is_refused(field: str, value: object, fact: str) -> None:
+    """A number out of range and an unknown rule are refused by their flag."""
+    values: dict[str, object] = {
+        "rows": 10,
+        "dim": 1,
+        "optimizer": "sgd",
+        "num_shards": 1,
+        "capacity_max": 10,
+    }
+
+    with pytest.raises(ConfigError) as caught:
+        make_plan(**{**values, field: value})  # type: ignore[arg-type]
+
+    assert fact in str(caught.value)
