@@ -42,8 +42,9 @@ from pserver.options import (
 from pserver.plan import BATCH_KEYS, make_plan
 from pserver.server.app import serve
 from pserver.spec import TableSpec
+from pserver.table.optimizer import COMMON, RULES, make_optimizer
 from pserver.table.optimizer_file import load_rules
-from pserver.table.optimizer import RULES, make_optimizer
+from pserver.table.schedule import SHAPES
 from pserver.v1 import pserver_pb2 as pb
 
 FAILURE_EXIT = 1
@@ -281,8 +282,13 @@ def _optimizers(given: argparse.Namespace) -> None:
         }
         for name, rule in RULES.items()
     ]
+    schedules = {
+        word: {"formula": shape.formula, "options": sorted(shape.options)}
+        for word, shape in SHAPES.items()
+    }
     if given.json:
-        print(json.dumps({"dim": given.dim, "optimizers": facts}))
+        extra = {"common_options": sorted(COMMON), "schedules": schedules}
+        print(json.dumps({"dim": given.dim, "optimizers": facts, **extra}))
         return
     table = Table(title=f"optimizers; floats of state a row at dim {given.dim}")
     for column in ("rule with defaults", "formula", "state", "floats", "source"):
@@ -291,4 +297,9 @@ def _optimizers(given: argparse.Namespace) -> None:
         table.add_row(
             *(str(fact[key]) for key in ("default", "formula", "state", "state_floats", "source"))
         )
-    _console().print(table)
+    console = _console()
+    console.print(table)
+    console.print(f"every rule also takes {', '.join(COMMON)} (off by default), and")
+    for word, entry in schedules.items():
+        words = ", ".join(["warmup", *entry["options"]])
+        console.print(f"  schedule={word}, with {words}: {entry['formula']}", highlight=False)
