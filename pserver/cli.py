@@ -52,7 +52,7 @@ FAILURE_EXIT = 1
 
 _MIB = 1 << 20
 _PIPE_WIDTH = 120  # columns of a table that goes to no terminal
-_PIPE_WIDTH_LS = 1000  # no line is folded there: one table, one line
+_WIDTH_LS = 1000  # nothing is folded: one table is one line, for grep and for a narrow terminal
 
 
 def make_parser() -> CommandParser:
@@ -202,7 +202,7 @@ def _ls(given: argparse.Namespace) -> None:
     if given.json:
         print(json.dumps({"tables": facts}))
     elif facts:
-        _console(_PIPE_WIDTH_LS).print(tables_table(facts))
+        Console(width=_WIDTH_LS).print(tables_table(facts))
     else:
         print("the servers have no tables")
 
@@ -231,10 +231,10 @@ def _plan(given: argparse.Namespace) -> None:
         print(*plan_lines(plan), sep="\n")
 
 
-def _console(pipe_width: int = _PIPE_WIDTH) -> Console:
+def _console() -> Console:
     """Return where tables go: as wide as the terminal, or wide enough for a file or pipe."""
     console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, pipe_width))
+    return console if console.is_terminal else Console(width=max(console.width, _PIPE_WIDTH))
 
 
 def _facts(client: Client) -> list[dict[str, Any]]:

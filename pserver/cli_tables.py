@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
 from rich.table import Table
 
 from pserver.client.client import Client
@@ -70,12 +69,12 @@ def _table_fact(spec: TableSpec, shards: list[dict[str, Any]], num_shards: int) 
 
 def tables_table(facts: list[dict[str, Any]]) -> Table:
     """Return one line a table; the rules stand last, since they are long."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("table", no_wrap=True)
     for column in ("dim", "rows", "B/row", "version", "capacity", "seed"):
         table.add_column(column, justify="right", no_wrap=True)
     for column in ("optimizer", "initializer"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=True)
     for fact in facts:
         per_row, low, high = fact["bytes_per_row"], fact["version_min"], fact["version_max"]
         table.add_row(

@@ -25,7 +25,7 @@ def test_the_torch_example_learns_when_run_on_embedded_shards() -> None:
     assert local != code
     names: dict[str, object] = {}
 
-    exec(compile(local, "README.md", "exec"), names)  # noqa: S102 - our own text
+    exec(compile(local, "README.md", "exec"), names)
 
     loss = names["loss"]
     assert float(loss.detach()) < 0.5, "the loss begins at about 0.69"  # type: ignore[attr-defined]
@@ -35,7 +35,7 @@ def test_the_numpy_example_gives_what_it_says() -> None:
     """The example without torch runs, and the shapes are those of its comments."""
     names: dict[str, object] = {}
 
-    exec(compile(_block("numpy"), "README.md", "exec"), names)  # noqa: S102 - our own text
+    exec(compile(_block("numpy"), "README.md", "exec"), names)
 
     assert names["weights"].shape == (3, 4)  # type: ignore[attr-defined]
     assert names["same"].shape == (2, 4)  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 import pserver
 from pserver import cli
@@ -34,6 +35,7 @@ def client(shards: list[Servicer], monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """Return a client of the shards; the commands get one of their own."""
 
     class Channel(InProcessChannel):
+        @override
         async def close(self) -> None:
             """Leave the shard open for the next client."""
 

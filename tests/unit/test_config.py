@@ -89,6 +89,7 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
         "metrics_bind": "h:2",
         "drain_s": 1.5,
         "queue_max": 7,
+        "rule": "own.py:Mine",
         "log_level": "debug",
         "timeout_s": 1.0,
         "try_timeout_s": 0.5,

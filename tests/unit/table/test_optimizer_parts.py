@@ -1,5 +1,6 @@
 """What ``table.optimizer`` promises of a row's state: which floats are which part, by name."""
 
+import dataclasses
 from itertools import product
 
 import pytest
@@ -53,3 +54,12 @@ def test_parts_add_up_to_the_state_in_every_form(name: str, words: str, dim: int
 def test_parts_stand_in_the_row_in_this_order(text: str, parts: dict[str, int]) -> None:
     """The order and sizes of parts are what the kernels' docstrings say."""
     assert list(make_optimizer(text, dim=3).parts.items()) == list(parts.items())
+
+
+def test_state_is_one_part_when_a_rule_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule without parts has one, named by its words; no state is no part."""
+    for name in ("adam", "sgd"):
+        monkeypatch.setitem(RULES, f"my_{name}", dataclasses.replace(RULES[name], parts=None))
+
+    assert make_optimizer("my_adam", dim=3).parts == {"m, v, t": 7}
+    assert make_optimizer("my_sgd", dim=3).parts == {}

@@ -176,7 +176,6 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
         "epochs": 2,
         "steps": 3,
         "batch_size": 5,
-        "rule": "my_rule.py:Name",
         "seed": 6,
         "device": "cpu",
         "threads": 1,
