@@ -6,11 +6,35 @@ allocates it; ``Client`` hands it to the shard's queue.
 
 from collections.abc import Mapping, Sequence
 
-from pserver.arrays import Keys, RowIds
+import numpy as np
+
+from pserver.arrays import Floats, Keys, RowIds
 from pserver.client.gradients import Gradients
 from pserver.kernel import rows
 from pserver.spec import TableSpec
 from pserver.wire import PushId, build_pull, build_push
+
+
+def _is_run(order: RowIds) -> bool:
+    """Return whether ascending positions have no gap, as all of them have with one shard."""
+    return bool(order.size and order[-1] - order[0] == order.size - 1)
+
+
+def _copy_keys(keys: Keys, order: RowIds, out: Keys) -> None:
+    """Write ``keys[order]``, as one block where that is possible."""
+    if _is_run(order):
+        np.copyto(out, keys[order[0] : order[0] + order.size])
+    else:
+        rows.pick(keys, order, out)
+
+
+def _copy_rows(values: Floats, dim: int, order: RowIds, out: Floats) -> None:
+    """Write the rows ``order`` of a block, as one block where that is possible."""
+    if _is_run(order):
+        start = int(order[0]) * dim
+        np.copyto(out, values[start : start + out.size])
+    else:
+        rows.take(values, dim, order, out)
 
 
 def pull_message(
@@ -31,7 +55,7 @@ def pull_message(
     sizes = [(name, creates, order.size) for name, order in tables]
     message, blocks = build_pull(incarnation, sizes)
     for (name, order), block in zip(tables, blocks, strict=True):
-        rows.pick(keys[name], order, block)
+        _copy_keys(keys[name], order, block)
     return message
 
 
@@ -64,8 +88,8 @@ def push_message(
     message, blocks = build_push(incarnation, push_id, sizes, more=more)
     for (spec, order), block in zip(tables, blocks, strict=True):
         keys, values, counts = gradients[spec.name]
-        rows.pick(keys, order, block.keys)
-        rows.take(values, spec.dim, order, block.values)
+        _copy_keys(keys, order, block.keys)
+        _copy_rows(values, spec.dim, order, block.values)
         if counts.size:
             rows.pick_counts(counts, order, block.counts)
     return message

@@ -11,6 +11,7 @@ container.
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -29,6 +30,11 @@ from pserver.table.sparse import warmup
 from pserver.transport import SERVICE, server_options, split_endpoint
 
 log = structlog.get_logger(__name__)
+
+_SWITCH_S = 0.0002
+"""How long a thread that wants the interpreter lets another one keep it. With Python's 5 ms the owner
+thread waits for the event loop between two kernels; this took pulls from 0.44 to 0.50 of a bare
+echo's rate."""
 
 SECOND_SIGNAL_EXIT = 130
 """Exit status when a second signal cut the drain short."""
@@ -129,6 +135,7 @@ async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> 
         ConfigError: a setting cannot work; nothing was started.
     """
     keep_large_blocks()
+    sys.setswitchinterval(_SWITCH_S)
     log.info("starting", **settings.model_dump())
     servicer = Servicer(
         shard=settings.shard, num_shards=settings.shards, queue_max=settings.queue_max

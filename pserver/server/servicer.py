@@ -200,7 +200,8 @@ class Servicer:
                 apply(table, part)
                 table.version += not request.more
                 self._tallies.keys_pushed[part.table] += part.keys.size
-                self._tallies.occurrences_pushed[part.table] += int(part.counts.sum())
+                if part.counts.size:
+                    self._tallies.occurrences_pushed[part.table] += int(part.counts.sum())
             self._once.mark(request.push_id)
             self._tallies.pushes_applied += 1
         versions = [] if request.more else [table.version for table in tables]
