@@ -5,7 +5,7 @@ Rooms before and after: ``cli`` fills these from flags, environment and TOML; ``
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -44,15 +44,20 @@ class Settings(BaseModel):
         try:
             return cls(**values)
         except ValidationError as error:
-            raise ConfigError(_explain(error, origins)) from error
+            raise ConfigError(_explain(cls, error, origins)) from error
 
 
-def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
+def _explain(kind: type[Settings], error: ValidationError, origins: Mapping[str, str]) -> str:
     """Return a line for each refused setting: where it came from, what must hold, what came."""
     lines = []
     for item in error.errors():
         name = ".".join(str(part) for part in item["loc"]) or "settings"
         origin = origins.get(name, name)
+        if item["type"] == "literal_error":
+            words = [str(word) for word in get_args(kind.model_fields[name].annotation)]
+            hint = nearest(str(item["input"]), words)
+            lines.append(f"{origin}: unknown value {item['input']!r}; {hint}")
+            continue
         lines.append(f"{origin}: {item['msg'][0].lower()}{item['msg'][1:]}, got {item['input']!r}")
     return "; ".join(lines)
 

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], None] = given.run
     try:
         command(given)
-    except pserver.ConfigError as error:
+    except pserver.RequestError as error:
         print(f"trainer {given.command}: {error}", file=sys.stderr)
         return pserver.USAGE_EXIT
     except (pserver.PserverError, TrainerError) as error:

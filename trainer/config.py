@@ -13,6 +13,9 @@ from pserver import ClientSettings, Settings
 _IDLE_WITH = {"shards": "ps", "rows": "data", "scale": "data", "alpha": "data"}
 """Settings that nothing reads when the other one is given."""
 
+_IDLE_WITHOUT_DATA = ("format", "bad_lines")
+"""Settings that nothing reads unless a file is."""
+
 
 class RunSettings(Settings):
     """One training run."""
@@ -116,6 +119,9 @@ class RunSettings(Settings):
             raise ValueError("eval_data and eval_last both name the held-out rows; give one")
         if self.eval_data is not None and self.data is None:
             raise ValueError("eval_data needs data: generated rows have their own held-out rows")
+        for name in _IDLE_WITHOUT_DATA:
+            if name in self.model_fields_set and self.data is None:
+                raise ValueError(f"{name} has no effect without data: generated rows need none")
         for name, other in _IDLE_WITH.items():
             if name in self.model_fields_set and getattr(self, other) is not None:
                 raise ValueError(f"{name} has no effect when {other} is given; leave one out")

@@ -24,7 +24,7 @@ from pserver.kernel import rows
 from pserver.spec import TableSpec
 from pserver.table.index import Index
 from pserver.table.initializer import make_initializer
-from pserver.table.optimizer import RULES, make_optimizer
+from pserver.table.optimizer import make_optimizer
 from pserver.table.slab import Slab
 
 T = TypeVar("T", bound=np.generic)
@@ -310,10 +310,8 @@ class SparseTable:
 
 
 def warmup() -> None:
-    """Compile the kernels of every rule in its default form, or load them from numba's cache.
+    """Compile the kernels that every table uses, or load them from numba's cache.
 
-    A table of any dim needs nothing more: kernels take the dim as a number. Another form of a
-    rule is compiled when its table is made.
+    A table's own optimizer is compiled when the table is made, before its first request.
     """
-    for name in RULES:
-        SparseTable(TableSpec(name="warmup", dim=1, optimizer=name, capacity_max=1))
+    SparseTable(TableSpec(name="warmup", dim=1, capacity_max=1))

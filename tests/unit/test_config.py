@@ -42,7 +42,7 @@ def test_the_nearest_name_is_shown_when_a_setting_is_unknown(
         (
             ServeSettings,
             {"log_level": "loud"},
-            r"'debug', 'info', 'warning' or 'error', got 'loud'$",
+            r"unknown value 'loud'; valid: debug, error, info, warning$",
         ),
         (ClientSettings, {"timeout_s": 0}, r"^timeout_s: .*greater than 0, got 0$"),
         (ClientSettings, {"timeout_s": float("nan")}, r"^timeout_s: .*, got nan$"),

@@ -101,7 +101,7 @@ def test_flag_wins_over_all(toml: Path) -> None:
     [
         (["--size", "0"], {}, ["flag --size: ", "greater than or equal to 1", "got '0'"]),
         (["--size", "two"], {}, ["flag --size: ", "valid integer", "got 'two'"]),
-        (["--mode", "geo"], {}, ["flag --mode: ", "'sync' or 'async'", "got 'geo'"]),
+        (["--mode", "geo"], {}, ["flag --mode: ", "unknown value 'geo'", "valid: async, sync"]),
         ([], {"X_RATE_S": "0"}, ["environment X_RATE_S: ", "greater than 0", "got '0'"]),
         ([], {"X_SIZE": ""}, ["environment X_SIZE: ", "got ''"]),
         (["--size", "10"], {"X_MODE": "no"}, ["flag --size: ", "; environment X_MODE: "]),

@@ -1,17 +1,20 @@
 """What ``table.sparse`` promises, case by case; ``test_sparse_machine`` mixes the calls."""
 
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from numba import config
 
 from pserver.errors import NotFiniteError, PserverError, ShapeError, TableFullError
 from pserver.placement import shard_of
 from pserver.spec import TableSpec
 from pserver.table.optimizer import RULES
-from pserver.table.sparse import SparseTable, warmup
+from pserver.table.sparse import SparseTable
 from tests.reference import EDGE_KEYS, first_weights
 
 SPEC = TableSpec(
@@ -319,6 +322,41 @@ def test_two_tables_are_equal_to_the_bit_when_their_calls_are() -> None:
         assert contents(first) == contents(second), name
 
 
-def test_every_rule_is_compiled_when_warmed_up() -> None:
-    """Warming up makes and drops a table of every rule."""
-    warmup()
+_NO_COMPILER = """
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+from pserver import placement
+from pserver.kernel import hashmap, initializer, optim, optim_shared, rows
+from pserver.spec import TableSpec
+from pserver.table.sparse import SparseTable, warmup
+
+def versions():
+    rooms = (placement, hashmap, initializer, optim, optim_shared, rows)
+    kernels = {v for room in rooms for v in vars(room).values() if isinstance(v, Dispatcher)}
+    return {kernel.py_func.__name__: len(kernel.signatures) for kernel in kernels}
+
+warmup()
+table = SparseTable(TableSpec(name="t", dim=3, optimizer="adagrad", capacity_max=100))
+before = versions()
+keys = np.array([7, 7, 9], np.uint64)
+block = np.ones(9, np.float32)
+table.pull(keys, block)
+table.check_push(keys, block)
+table.push(keys, block)
+table.assign(keys[1:], block[3:])
+table.peek(keys, block)
+table.erase(keys)
+after = versions()
+assert any(before.values())
+print({name: count for name, count in after.items() if count != before[name]})
+"""
+
+
+@pytest.mark.skipif(bool(config.DISABLE_JIT), reason="there is no compiler to wait for")
+def test_no_request_waits_for_the_compiler_when_the_table_is_made() -> None:
+    """After the warm-up and the table's creation, no request makes numba compile anything."""
+    done = subprocess.run(
+        [sys.executable, "-c", _NO_COMPILER], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "{}"

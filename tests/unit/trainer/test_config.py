@@ -121,10 +121,10 @@ def test_settings_that_go_together_are_taken(values: dict[str, object]) -> None:
         ("prefetch", 65, "less than or equal to 64"),
         ("window", 0, "greater than or equal to 1"),
         ("timeout_s", float("inf"), "less than or equal to 86400"),
-        ("format", "avazu", "input should be 'criteo'"),
-        ("bad_lines", "ignore", "'skip' or 'fail'"),
-        ("device", "gpu", "'auto', 'cpu' or 'cuda'"),
-        ("model", "deepfn", "'lr', 'fm', 'wide_deep' or 'deepfm'"),
+        ("format", "avazu", "unknown value 'avazu'; valid: criteo"),
+        ("bad_lines", "ignore", "valid: fail, skip"),
+        ("device", "gpu", "valid: auto, cpu, cuda"),
+        ("model", "deepfn", "did you mean 'deepfm'? Valid: deepfm, fm, lr, wide_deep"),
     ],
 )
 def test_values_out_of_range_are_refused(name: str, value: object, fact: str) -> None:
@@ -133,7 +133,16 @@ def test_values_out_of_range_are_refused(name: str, value: object, fact: str) ->
 
     assert message.startswith(f"{name}: ")
     assert fact in message
-    assert f"got {value!r}" in message
+    assert f"got {value!r}" in message or f"unknown value {value!r}" in message
+
+
+@pytest.mark.parametrize("name", ["format", "bad_lines"])
+def test_settings_of_files_are_refused_when_there_is_no_file(name: str) -> None:
+    """A setting that only a file has a use for is refused where rows are generated."""
+    value = RunSettings.model_fields[name].default
+
+    assert f"{name} has no effect without data" in refused(**{name: value})
+    assert getattr(RunSettings.make({name: value, "data": "x"}, origins={}), name) == value
 
 
 def test_unknown_settings_name_the_nearest() -> None:
