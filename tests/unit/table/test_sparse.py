@@ -1,6 +1,7 @@
 """What ``table.sparse`` promises, case by case; ``test_sparse_machine`` mixes the calls."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,7 +9,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from numba import config
 
 from pserver.errors import NotFiniteError, PserverError, ShapeError, TableFullError
 from pserver.placement import shard_of
@@ -352,7 +352,9 @@ print({name: count for name, count in after.items() if count != before[name]})
 """
 
 
-@pytest.mark.skipif(bool(config.DISABLE_JIT), reason="there is no compiler to wait for")
+@pytest.mark.skipif(
+    os.environ.get("NUMBA_DISABLE_JIT", "0") != "0", reason="there is no compiler to wait for"
+)
 def test_no_request_waits_for_the_compiler_when_the_table_is_made() -> None:
     """After the warm-up and the table's creation, no request makes numba compile anything."""
     done = subprocess.run(

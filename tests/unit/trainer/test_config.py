@@ -123,7 +123,7 @@ def test_settings_that_go_together_are_taken(values: dict[str, object]) -> None:
         ("timeout_s", float("inf"), "less than or equal to 86400"),
         ("format", "avazu", "unknown value 'avazu'; valid: criteo"),
         ("bad_lines", "ignore", "valid: fail, skip"),
-        ("device", "gpu", "valid: auto, cpu, cuda"),
+        ("device", "gpu", "auto, cpu, cuda"),
         ("model", "deepfn", "did you mean 'deepfm'? Valid: deepfm, fm, lr, wide_deep"),
     ],
 )
