@@ -36,12 +36,14 @@ from pserver.errors import (
     nearest,
 )
 from pserver.logs import configure_logs
+from pserver.mix import GOLDEN, mix64
 from pserver.options import USAGE_EXIT, CommandParser, add_flags, resolve
 from pserver.placement import partition_of, shard_of
 from pserver.spec import Rule, TableSpec, parse_rule
 from pserver.table.optimizer_file import load_rule, load_rules
 
 __all__ = [
+    "GOLDEN",
     "USAGE_EXIT",
     "Client",
     "ClientSettings",
@@ -79,6 +81,7 @@ __all__ = [
     "embedded",
     "load_rule",
     "load_rules",
+    "mix64",
     "nearest",
     "parse_rule",
     "partition_of",

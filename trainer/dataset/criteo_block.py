@@ -27,8 +27,9 @@ from numba import njit
 from numpy.typing import NDArray
 from pyarrow import csv
 
+from pserver import mix64
 from trainer.dataset.batch import Floats
-from trainer.dataset.keys import Keys, mix64, slot_terms
+from trainer.dataset.keys import Keys, slot_terms
 from trainer.dataset.lines import BLOCK_BYTES, LINE_BYTES_MAX
 
 NUM_DENSE: Final = 13

@@ -32,8 +32,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pserver import GOLDEN, mix64
 from trainer.dataset.batch import Batch, Floats
-from trainer.dataset.keys import GOLDEN, Keys, mix64, slot_terms
+from trainer.dataset.keys import Keys, slot_terms
 
 Doubles: TypeAlias = NDArray[np.float64]
 

@@ -21,6 +21,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pserver import GOLDEN, mix64
 from trainer.errors import DataError
 
 Keys: TypeAlias = NDArray[np.uint64]
@@ -31,28 +32,6 @@ Ids: TypeAlias = NDArray[np.uint64]
 
 SlotIndexes: TypeAlias = NDArray[np.int64]
 """int64 slots, from 0."""
-
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-"""2^64 divided by the golden ratio: SplitMix64's increment."""
-
-_SHIFT_A = np.uint64(30)
-_SHIFT_B = np.uint64(27)
-_SHIFT_C = np.uint64(31)
-_MUL_A = np.uint64(0xBF58476D1CE4E5B9)
-_MUL_B = np.uint64(0x94D049BB133111EB)
-
-
-@njit(nogil=True, cache=True)
-def mix64(value: np.uint64) -> np.uint64:
-    """Return the SplitMix64 finalizer of one word.
-
-    Source:
-        Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
-    """
-    x = np.uint64(value)
-    x = (x ^ (x >> _SHIFT_A)) * _MUL_A
-    x = (x ^ (x >> _SHIFT_B)) * _MUL_B
-    return x ^ (x >> _SHIFT_C)
 
 
 def slot_keys(ids: NDArray[Any], slot_indexes: NDArray[Any]) -> Keys:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.dataset.keys import GOLDEN, mix64, slot_keys
+from pserver import GOLDEN, mix64
+from trainer.dataset.keys import slot_keys
 from trainer.errors import DataError
 
 MASK = (1 << 64) - 1
