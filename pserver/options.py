@@ -10,6 +10,7 @@ an unknown flag or key is an error that names the nearest valid one; each value'
 
 import argparse
 import decimal
+import difflib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ from pserver.config import Settings
 from pserver.errors import ConfigError, nearest
 
 S = TypeVar("S", bound=Settings)
+
+_TYPO = 0.8  # how alike two names are when one is taken for a misspelling of the other
 
 USAGE_EXIT = 2
 """Exit status for settings that cannot work: trying again would not help."""
@@ -152,6 +155,22 @@ def _read_file(path: str, section: str) -> dict[str, Any]:
     return values
 
 
+def _check_environment(kind: type[Settings], environ: Mapping[str, str], prefix: str) -> None:
+    """Refuse a variable that looks like a misspelt setting.
+
+    Others that begin with the prefix pass: an orchestrator sets some for a service of that name.
+    """
+    known = {name.upper() for name in kind.model_fields}
+    for variable in environ:
+        if not variable.startswith(prefix) or variable.removeprefix(prefix) in known:
+            continue
+        close = difflib.get_close_matches(variable.removeprefix(prefix), sorted(known), 1, _TYPO)
+        if close:
+            raise ConfigError(
+                f"environment {variable}: no such setting; did you mean {prefix}{close[0]}?"
+            )
+
+
 def resolve(
     kind: type[S],
     flags: Mapping[str, Any],
@@ -172,7 +191,7 @@ def resolve(
         section: the table of it that holds these settings.
 
     Raises:
-        ConfigError: a key of the file is unknown, or a value is refused.
+        ConfigError: a key of the file is unknown, a variable looks misspelt, or a value is refused.
     """
     in_file = _read_file(file, section) if file else {}
     for key in in_file:
@@ -180,6 +199,7 @@ def resolve(
             raise ConfigError(
                 f"{file}: [{section}] has no setting {key!r}; {nearest(key, kind.model_fields)}"
             )
+    _check_environment(kind, environ, prefix)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for name in kind.model_fields:

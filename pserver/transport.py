@@ -71,7 +71,7 @@ def split_endpoint(text: str, *, where: str) -> tuple[str, int]:
     ('127.0.0.1', 6170)
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
+    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise ConfigError(f"{where}: must be HOST:PORT with a port in [0, 65535], got {text!r}")
     return host, int(port)
 

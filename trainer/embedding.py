@@ -11,6 +11,7 @@ What always holds:
     * A key that is in no bag is not touched.
 """
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -128,6 +129,11 @@ class EmbeddingBag(nn.Module):
         """
         begin = time.perf_counter()
         found = self.distinct(keys) if distinct is None else distinct
+        if found.inverse.size != math.prod(keys.shape):
+            raise pserver.ShapeError(
+                f"embedding {self.spec.name!r}: distinct is of {found.inverse.size} keys, and "
+                f"{math.prod(keys.shape)} are fetched; it must be of the same batch"
+            )
         trains = self.training and torch.is_grad_enabled()
         start = self._client.start_pull if trains else self._client.start_peek
         pending = start({self.spec.name: found.keys})

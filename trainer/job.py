@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -137,6 +138,12 @@ def _generated(settings: RunSettings) -> Data:
 
 def _criteo(settings: RunSettings, path: str) -> tuple[Data, list[CriteoReader]]:
     """Return the rows of Criteo files."""
+    for name in (path, settings.eval_data):
+        if name is not None and Path(name).is_fifo():
+            raise DataError(
+                f"{name}: must be a file, not a pipe: it is read more than once (rows are counted "
+                "first); write a pipe's output to a file"
+            )
     total = count_rows(path)
     held_out_rows = settings.eval_last or 0
     rows = total - held_out_rows

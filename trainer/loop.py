@@ -31,6 +31,7 @@ from trainer.dataset.batch import Batch
 from trainer.embedding import EmbeddingBag, Fetch
 from trainer.evaluate import auc, log_loss
 
+_READ_END_S = 2.0  # how long the end of a run waits for a read that is going on
 _POLL_S = 0.1  # how soon the reading thread sees that nobody wants more
 
 
@@ -139,7 +140,8 @@ def read_ahead(
             yield item
     finally:
         is_over.set()
-        thread.join()
+        # It ends by itself; a read that hangs (a dead mount) must not hold up the error on its way.
+        thread.join(_READ_END_S)
 
 
 def train(

@@ -78,9 +78,11 @@ class Router:
             keys: (U,) uint64.
         """
         if self._num_shards == 1:
-            if self._identity.size < keys.size:
-                self._identity = np.arange(2 * keys.size)
-            return [self._identity[: keys.size]]
+            identity = self._identity
+            if identity.size < keys.size:
+                identity = np.arange(2 * keys.size)
+                self._identity = identity
+            return [identity[: keys.size]]
         order = np.empty(keys.size, np.int64)
         ends = np.empty(self._num_shards, np.int64)
         _split(keys, self._shards, ends, order)

@@ -140,11 +140,12 @@ async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> 
     servicer = Servicer(
         shard=settings.shard, num_shards=settings.shards, queue_max=settings.queue_max
     )
-    warmup()
+    # Before the warm-up: process 1 of a container ignores a signal that nobody handles.
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
+    warmup()
     if settings.metrics_bind is not None:
         _start_metrics(servicer, settings.metrics_bind)
     listening = await listen(servicer, bind=settings.bind)

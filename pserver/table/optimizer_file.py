@@ -2,7 +2,7 @@
 
 Rooms before and after: a command line or a test names the file; ``optimizer_rules`` holds the rule
 from then on, so a spec can name it like any other. Every server that has such a table must load the
-file; a client need not.
+file, and so must a client that makes it.
 
 The file has a class (or anything else with these attributes)::
 
@@ -19,7 +19,8 @@ The file has a class (or anything else with these attributes)::
                     slab[w + k] -= options[0] * np.sign(grads[i * dim + k])
 
 and may have ``state`` and ``source`` (words for ``pserver optimizers``) and ``first_state`` (a number
-that every float of state begins with, 0 if left out). It may also be an ``OptimizerRule``. What a
+that every float of state begins with, 0 if left out). ``couples = ""`` says that the step of each
+weight depends on no other weight of its row, as dense tables need. It may also be an ``OptimizerRule``. What a
 kernel gets stands at the head of ``kernel.optim``; its row is ``slab[w : w + stride]``, weights first.
 It is compiled by numba without bounds checks: a wrong index damages the server's memory.
 """
@@ -44,6 +45,7 @@ from pserver.table.schedule import SHAPES
 
 _NEEDED = ("formula", "options", "state_floats", "kernel")
 _ANY = 1e6
+_COUPLES = 'its file does not say couples = ""'
 _LOADED: dict[str, tuple[str, str]] = {}
 """Names that came from files: the path, and the digest of what was in it."""
 
@@ -138,6 +140,7 @@ def _rule_of(found: Any, *, where: str) -> OptimizerRule:
         kernel=lambda _values: kernel,
         source=str(getattr(found, "source", "a file of the user's")),
         first_state=lambda _dim, _values: (float(first_state),),
+        couples=lambda _values: str(getattr(found, "couples", _COUPLES)),
     )
 
 

@@ -86,6 +86,14 @@ def test_environment_wins_over_file(toml: Path) -> None:
     assert origins["size"] == "environment X_SIZE"
 
 
+def test_misspelt_variable_is_refused_when_a_setting_is_near() -> None:
+    """X_SIZZE is taken for X_SIZE and refused; what an orchestrator sets for a service passes."""
+    with pytest.raises(ConfigError, match=r"environment X_SIZZE: .* did you mean X_SIZE\?"):
+        resolved(environ={"X_SIZZE": "5"})
+
+    assert resolved(environ={"X_SERVICE_HOST": "10.0.0.1", "X_PORT": "tcp://a"})[0] == Sample()
+
+
 def test_flag_wins_over_all(toml: Path) -> None:
     """A flag is taken before everything else, even when it gives the default."""
     words = ["--size", "3", "--no-is-loud", "--name=a b", "--rate-s", "1e-3"]

@@ -184,3 +184,13 @@ def test_bad_settings_are_refused(
         bag(client, **options)  # type: ignore[arg-type] # that is the point
     with pytest.raises(pserver.UnknownTableError, match="the servers have no tables"):
         client.spec("t")
+
+
+def test_distinct_of_another_batch_is_refused() -> None:
+    """Rows are not fetched for a batch with the distinct keys of another one."""
+    with pserver.embedded(1) as client:
+        bag = EmbeddingBag(client, "t", dim=2)
+        other = bag.distinct(np.arange(3))
+
+        with pytest.raises(pserver.ShapeError, match="distinct is of 3 keys, and 5 are fetched"):
+            bag.fetch(np.arange(5), distinct=other)

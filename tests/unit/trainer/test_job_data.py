@@ -1,5 +1,6 @@
 """What ``trainer.job`` promises of its data: which rows are trained on, which are held out, what is bad."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,3 +156,12 @@ def test_all_rows_held_out_are_refused(hundred: Path, held_out: int) -> None:
         f"{hundred}: 100 rows, of which the last {held_out} are held out: "
         "nothing is left to train on"
     )
+
+
+def test_pipe_is_refused_since_it_cannot_be_read_twice(tmp_path: Path) -> None:
+    """A named pipe would be used up by counting its rows; it is refused before it is opened."""
+    pipe = tmp_path / "rows"
+    os.mkfifo(pipe)
+
+    with pytest.raises(DataError, match="must be a file, not a pipe"):
+        choose_data(on_file(pipe))
