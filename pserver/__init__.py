@@ -11,6 +11,7 @@ from pserver._version import __version__
 from pserver.client.client import Client
 from pserver.client.connect import connect
 from pserver.client.dedupe import Distinct, dedupe
+from pserver.client.dense import DensePulled
 from pserver.client.inputs import as_keys
 from pserver.client.inspected import Inspected
 from pserver.client.pending import PendingPull, PendingPush
@@ -20,6 +21,7 @@ from pserver.errors import (
     ClusterError,
     ConfigError,
     DeadlineError,
+    DenseInitError,
     InternalError,
     NotFiniteError,
     OverloadedError,
@@ -39,7 +41,7 @@ from pserver.logs import configure_logs
 from pserver.mix import GOLDEN, mix64
 from pserver.options import USAGE_EXIT, CommandParser, add_flags, resolve
 from pserver.placement import partition_of, shard_of
-from pserver.spec import Rule, TableSpec, parse_rule
+from pserver.spec import DenseSpec, Rule, TableSpec, parse_rule
 from pserver.table.optimizer_file import load_rule, load_rules
 
 __all__ = [
@@ -51,6 +53,9 @@ __all__ = [
     "CommandParser",
     "ConfigError",
     "DeadlineError",
+    "DenseInitError",
+    "DensePulled",
+    "DenseSpec",
     "Distinct",
     "Inspected",
     "InternalError",

@@ -15,18 +15,27 @@ from pserver.client.client import Client
 from pserver.client.inspected import Inspected
 from pserver.placement import partitions_of_shard
 from pserver.plan import BUCKET_BYTES, Plan
-from pserver.spec import ROWS_MAX, TableSpec
-from pserver.wire.small import spec_of
+from pserver.spec import ROWS_MAX, DenseSpec, TableSpec
+from pserver.v1 import pserver_pb2 as pb
+from pserver.wire.small import dense_spec_of, spec_of
 
 _MIB = 1 << 20
 _GIB = 1 << 30
 
 
 def table_facts(client: Client) -> list[dict[str, Any]]:
-    """Return what the shards hold of each table, in the order in which shard 0 made them."""
+    """Return what the shards hold of each table, in the order in which shard 0 made them.
+
+    Dense tables come behind the sparse ones.
+    """
+    replies = client.stats()
+    return [*_sparse_facts(client, replies), *_dense_facts(client, replies)]
+
+
+def _sparse_facts(client: Client, replies: list[pb.StatsReply]) -> list[dict[str, Any]]:
     specs: dict[str, TableSpec] = {}
     held: dict[str, list[dict[str, Any]]] = {}
-    for info, stats in zip(client.shards, client.stats(), strict=True):
+    for info, stats in zip(client.shards, replies, strict=True):
         begin, end = partitions_of_shard(info.shard, client.num_shards)
         for message, table in zip(stats.server.tables, stats.tables, strict=True):
             spec = spec_of(message)
@@ -56,6 +65,7 @@ def _table_fact(spec: TableSpec, shards: list[dict[str, Any]], num_shards: int) 
     versions = [shard["version"] for shard in shards]
     present = {shard["shard"] for shard in shards}
     return {
+        "kind": "sparse",
         **dataclasses.asdict(spec),
         "rows": num_rows,
         "bytes": num_bytes,
@@ -67,22 +77,67 @@ def _table_fact(spec: TableSpec, shards: list[dict[str, Any]], num_shards: int) 
     }
 
 
+def _dense_facts(client: Client, replies: list[pb.StatsReply]) -> list[dict[str, Any]]:
+    specs: dict[str, DenseSpec] = {}
+    held: dict[str, list[dict[str, Any]]] = {}
+    for info, stats in zip(client.shards, replies, strict=True):
+        for message, table in zip(stats.server.dense_tables, stats.dense_tables, strict=True):
+            spec = dense_spec_of(message)
+            first = specs.setdefault(spec.name, spec)
+            held.setdefault(spec.name, []).append(
+                {
+                    "shard": info.shard,
+                    "endpoint": info.endpoint,
+                    "length": table.length,
+                    "bytes": table.bytes,
+                    "version": table.version,
+                    "epoch": table.epoch,
+                    "spec_difference": first.difference(spec),
+                }
+            )
+    return [
+        {
+            "kind": "dense",
+            **dataclasses.asdict(specs[name]),
+            "bytes": sum(shard["bytes"] for shard in shards),
+            "version_min": min(shard["version"] for shard in shards),
+            "version_max": max(shard["version"] for shard in shards),
+            "missing_on": sorted(
+                set(range(client.num_shards)) - {shard["shard"] for shard in shards}
+            ),
+            "shards": shards,
+        }
+        for name, shards in held.items()
+    ]
+
+
 def tables_table(facts: list[dict[str, Any]]) -> Table:
-    """Return one line a table; the rules stand last, since they are long."""
+    """Return one line a table; the rules stand last, since they are long.
+
+    A dense table has its length in the column of rows, and no dim, capacity, seed or initializer.
+    """
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("table", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
     for column in ("dim", "rows", "B/row", "version", "capacity", "seed"):
         table.add_column(column, justify="right", no_wrap=True)
     for column in ("optimizer", "initializer"):
         table.add_column(column, no_wrap=True)
     for fact in facts:
-        per_row, low, high = fact["bytes_per_row"], fact["version_min"], fact["version_max"]
+        low, high = fact["version_min"], fact["version_max"]
+        versions = f"{low}" if low == high else f"{low}..{high}"
+        if fact["kind"] == "dense":
+            length, rule = f"{fact['length']:,}", fact["optimizer"]
+            table.add_row(fact["name"], "dense", "-", length, "-", versions, "-", "-", rule, "-")
+            continue
+        per_row = fact["bytes_per_row"]
         table.add_row(
             fact["name"],
+            "sparse",
             str(fact["dim"]),
             f"{fact['rows']:,}",
             "-" if per_row is None else f"{per_row:,.1f}",
-            f"{low}" if low == high else f"{low}..{high}",
+            versions,
             f"{fact['capacity_max']:,}",
             str(fact["seed"]),
             fact["optimizer"],

@@ -7,6 +7,7 @@
     │   ├── ConfigError          a setting that cannot work, refused at start
     │   ├── UnknownTableError    no table of that name
     │   ├── SpecMismatchError    a table of that name with another spec
+    │   ├── DenseInitError       a dense table has no values yet, or has some already
     │   ├── ShapeError           lengths, dtypes or bytes that do not fit
     │   └── NotFiniteError       NaN, infinity or a number too large to compute with
     ├── TransientError           the world's; the send queue retries until the deadline
@@ -44,6 +45,10 @@ class UnknownTableError(RequestError):
 
 class SpecMismatchError(RequestError):
     """A table of that name exists with another spec. It was left as it is."""
+
+
+class DenseInitError(RequestError):
+    """A dense table has no values yet, or was to get first values twice. Nothing was applied."""
 
 
 class ShapeError(RequestError):

@@ -12,6 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from pserver.arrays import Keys
+from pserver.config import PART_BYTES_MAX
 from pserver.errors import ConfigError
 from pserver.mix import mix64
 
@@ -20,6 +21,9 @@ NUM_PARTITIONS = 1024
 
 SHARDS_MAX = NUM_PARTITIONS
 """A shard owns at least one partition."""
+
+DENSE_PART = PART_BYTES_MAX // 4
+"""Floats of a part of a dense slice; both sides cut it so, and each part has its own state."""
 
 PLACEMENT_VERSION = 1
 """Raised when partitions move between shards."""
@@ -93,6 +97,25 @@ def partitions_of_shard(shard: int, num_shards: int) -> tuple[int, int]:
     """
     shards = shard_of_partition(num_shards)
     return int(np.searchsorted(shards, shard)), int(np.searchsorted(shards, shard, side="right"))
+
+
+def slice_of_shard(length: int, shard: int, num_shards: int) -> tuple[int, int]:
+    """Return where the slice of a dense table on a shard begins, and where it ends.
+
+    >>> [slice_of_shard(2, shard, 3) for shard in range(3)]
+    [(0, 0), (0, 1), (1, 2)]
+    """
+    return length * shard // num_shards, length * (shard + 1) // num_shards
+
+
+def parts_of_slice(size: int) -> list[tuple[int, int]]:
+    """Return begin and end of each part of a slice: one message each. An empty slice has one.
+
+    >>> parts_of_slice(DENSE_PART + 1)
+    [(0, 1048576), (1048576, 1048577)]
+    """
+    begins = range(0, max(size, 1), DENSE_PART)
+    return [(begin, min(begin + DENSE_PART, size)) for begin in begins]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -23,6 +23,10 @@ ROWS_MAX = 2**31 - 1
 TABLES_MAX = 256
 """Tables of one shard at most; each has its own series in the metrics."""
 
+DENSE_LENGTH_MAX = 2**28
+"""Floats of a dense table at most, over all shards: 1 GiB of weights, a hundred times what the dense
+part of a CTR model has."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -87,22 +91,13 @@ class TableSpec:
 
     def __post_init__(self) -> None:
         """Refuse a field that is out of range."""
-        if not _NAME.fullmatch(self.name):
-            raise ConfigError(
-                "table name must be 1 to 64 letters, digits or _ . - and begin with a letter "
-                f"or digit, got {self.name!r}"
-            )
+        _check_name(self.name)
         for field, low, high in (
             ("dim", 1, DIM_MAX),
             ("seed", 0, 2**64 - 1),
             ("capacity_max", 1, ROWS_MAX),
         ):
-            value = getattr(self, field)
-            if not isinstance(value, int) or not low <= value <= high:
-                raise ConfigError(
-                    f"table {self.name!r}: {field} must be an integer in [{low}, {high}], "
-                    f"got {value!r}"
-                )
+            _check_number(self.name, field, getattr(self, field), low, high)
 
     def difference(self, other: "TableSpec") -> str:
         """Return the fields in which two specs differ, as ``field: mine, theirs``.
@@ -110,10 +105,56 @@ class TableSpec:
         >>> TableSpec(name="t", dim=4).difference(TableSpec(name="t", dim=8))
         'dim: 4 against 8'
         """
-        pairs = (
-            (field.name, getattr(self, field.name), getattr(other, field.name))
-            for field in dataclasses.fields(self)
+        return _difference(self, other)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseSpec:
+    """A dense table's spec: a named vector that is split over the shards.
+
+    Its name is of the same space as those of sparse tables: one name is one table.
+
+    Attributes:
+        name: as of a ``TableSpec``.
+        length: floats of the vector, from 0. Shard s of S holds those from length * s // S to
+            length * (s + 1) // S.
+        optimizer: the rule that a push applies. Refused are those whose step of one weight depends
+            on others, since the result would depend on the number of shards.
+    """
+
+    name: str
+    length: int
+    optimizer: str = "sgd:lr=0.05"
+
+    def __post_init__(self) -> None:
+        """Refuse a field that is out of range."""
+        _check_name(self.name)
+        _check_number(self.name, "length", self.length, 0, DENSE_LENGTH_MAX)
+
+    def difference(self, other: "DenseSpec") -> str:
+        """Return the fields in which two specs differ, as ``field: mine, theirs``."""
+        return _difference(self, other)
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            "table name must be 1 to 64 letters, digits or _ . - and begin with a letter "
+            f"or digit, got {name!r}"
         )
-        return "; ".join(
-            f"{name}: {mine} against {its}" for name, mine, its in pairs if mine != its
+
+
+def _check_number(name: str, field: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(
+            f"table {name!r}: {field} must be an integer in [{low}, {high}], got {value!r}"
         )
+
+
+def _difference(mine: TableSpec | DenseSpec, other: TableSpec | DenseSpec) -> str:
+    """Return the fields in which two specs of one kind differ."""
+    pairs = (
+        (field.name, getattr(mine, field.name), getattr(other, field.name))
+        for field in dataclasses.fields(mine)
+    )
+    return "; ".join(f"{name}: {this} against {that}" for name, this, that in pairs if this != that)

@@ -19,6 +19,7 @@ _CODES: dict[type[errors.PserverError], grpc.StatusCode] = {
     errors.ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UnknownTableError: grpc.StatusCode.NOT_FOUND,
     errors.SpecMismatchError: grpc.StatusCode.ALREADY_EXISTS,
+    errors.DenseInitError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ShapeError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.NotFiniteError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.TransientError: grpc.StatusCode.UNAVAILABLE,

@@ -44,6 +44,8 @@ DEFAULTS: dict[str, dict[str, float | str]] = {
     "adadelta": {"lr": 1.0, "rho": 0.9, "eps": 1e-6},
     "ftrl": {"lr": 0.05, "l1": 0.0, "l2": 0.0, "beta": 1.0, "initial": 0.0, "lr_power": -0.5},
     "group_adagrad": {"lr": 0.05, "l2": 0.0, "beta": 1.0, "initial": 0.0},
+    "sum": {"lr": 1.0},
+    "summary": {"lr": 1.0, "decay": 0.999999},
 }
 """Every optimizer with its options in order and what each is when it is left out."""
 
@@ -71,8 +73,11 @@ class Rule:
     def __init__(self, text: str, dim: int) -> None:
         self.name, written = read_rule(text)
         options = {**COMMON, **DEFAULTS[self.name], **written}
-        self.words = {k: str(v) for k, v in options.items() if k in WORDS}
-        self.numbers = {k: float(v) for k, v in options.items() if k not in WORDS}
+        words = [k for k in WORDS if k in COMMON or k in DEFAULTS[self.name]]
+        if self.name == "summary":
+            words.remove("decay")  # a number of its own
+        self.words = {k: str(options[k]) for k in words}
+        self.numbers = {k: float(v) for k, v in options.items() if k not in words}
         self.dim = dim
 
     def get(self, *names: str) -> list[float]:
@@ -98,6 +103,8 @@ class Rule:
             "adadelta": 2 * n,
             "ftrl": 2 * n,
             "group_adagrad": 1,
+            "sum": 0,
+            "summary": 0,
         }[self.name]
 
     @property
@@ -122,7 +129,7 @@ class Rule:
             "lr", "clip", "weight_decay", "weight_low", "weight_high"
         )
         w, g = row[: self.dim], np.clip(grad.astype(row.dtype), -clip, clip)
-        if self.name == "lamb":
+        if self.name in ("lamb", "summary"):
             pass  # its decay is inside the rule
         elif self.words["decay"] == "gradient":
             g = g + decay * w
@@ -143,12 +150,21 @@ class Rule:
                 "adadelta": self._adadelta,
                 "ftrl": self._ftrl,
                 "group_adagrad": self._group_adagrad,
+                "sum": self._sum,
+                "summary": self._summary,
             }
             steps[self.name](row, g)
         w[:] = np.clip(w, low, high)
 
     def _sgd(self, row: Row, g: Row) -> None:
         row -= self.numbers["lr"] * g
+
+    def _sum(self, row: Row, g: Row) -> None:
+        row += self.numbers["lr"] * g
+
+    def _summary(self, row: Row, g: Row) -> None:
+        lr, decay = self.get("lr", "decay")
+        row[:] = decay * row + lr * g
 
     def _momentum(self, row: Row, g: Row) -> None:
         lr, momentum = self.get("lr", "momentum")

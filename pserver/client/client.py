@@ -18,11 +18,13 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 import numpy as np
+from google.protobuf.message import Message
 from numpy.typing import ArrayLike, NDArray
 
 from pserver.arrays import Keys
 from pserver.client.compose import pull_message, push_message
 from pserver.client.dedupe import dedupe
+from pserver.client.dense import Dense, DensePulled
 from pserver.client.gradients import (
     Gradients,
     as_assigned,
@@ -37,15 +39,15 @@ from pserver.client.pending import PendingPull, PendingPush, Reply, Unwaited, wa
 from pserver.client.route import Router, cargoes, naming_all_last
 from pserver.client.runtime import Runtime
 from pserver.client.sendqueue import SendQueue
+from pserver.client.specs import Specs
 from pserver.config import ClientSettings
 from pserver.deadline import Deadline
-from pserver.errors import RequestError, UnknownTableError, nearest
+from pserver.errors import RequestError
 from pserver.placement import shard_of, shard_of_partition
-from pserver.spec import TableSpec
-from pserver.table.registry import spelled_out
+from pserver.spec import DenseSpec, TableSpec
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import TRAINER_BYTES, PushId
-from pserver.wire.small import build_small, parse_small, proto_of, spec_of
+from pserver.wire.small import build_small, parse_small
 
 
 class Client:
@@ -68,11 +70,12 @@ class Client:
         self._queues = tuple(queues)
         self._runtime = runtime
         self._router = Router(shard_of_partition(len(shards)), len(shards))
-        self._specs: dict[str, TableSpec] = {}
         self._trainer = secrets.token_bytes(TRAINER_BYTES)
         self._counters = [itertools.count() for _ in shards]
         self._order = threading.Lock()  # a push enters all queues before the next one does
         self._unwaited = Unwaited()
+        self._tables = Specs(self.shards, self._ask)
+        self._dense = Dense(self.shards, self._ask, self._push_id)
         self._closing = threading.Lock()
         self._is_closed = False
 
@@ -114,16 +117,7 @@ class Client:
             ConfigError: a rule or option is unknown; nothing was sent.
             SpecMismatchError: the table exists with another spec; the difference is shown.
         """
-        full = spelled_out(spec)
-        deadline = self._deadline()
-        replies = []
-        for shard, info in enumerate(self.shards):
-            request = pb.CreateTableRequest(incarnation=info.incarnation, spec=proto_of(full))
-            replies.append(self._put(shard, "CreateTable", build_small(request), deadline))
-        for reply in replies:
-            message = wait_for(reply, deadline=deadline, what=f"create table {spec.name!r}")
-            self._specs[spec.name] = spec_of(parse_small(pb.CreateTableReply, message).spec)
-        return self._specs[spec.name]
+        return self._tables.create(spec)
 
     def spec(self, table: str) -> TableSpec:
         """Return the spec of a table that this client made or that the servers have.
@@ -131,13 +125,7 @@ class Client:
         Raises:
             UnknownTableError: there is none of that name.
         """
-        if table not in self._specs:
-            for spec in self._describe_tables():
-                self._specs[spec.name] = spec
-        if table not in self._specs:
-            known = nearest(table, self._specs) if self._specs else "the servers have no tables"
-            raise UnknownTableError(f"no table {table!r}; {known}")
-        return self._specs[table]
+        return self._tables.get(table)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -310,14 +298,36 @@ class Client:
                 for cargo in naming_all_last(cargoes(parts)):
                     message = push_message(
                         self.shards[shard].incarnation,
-                        PushId(self._trainer, next(self._counters[shard])),
+                        self._push_id(shard),
                         [(specs[index], order) for index, order in cargo.tables],
                         gradients,
                         more=not cargo.is_last,
                     )
                     replies.append(self._put(shard, method, message, deadline))
-        what = f"{method.lower()} {', '.join(map(repr, names))}"
-        return PendingPush(what, replies, deadline)
+        return PendingPush(f"{method.lower()} {', '.join(map(repr, names))}", replies, deadline)
+
+    # --- dense tables -------------------------------------------------------------------------
+
+    def create_dense(self, spec: DenseSpec) -> DenseSpec:
+        """Make a dense table on every shard; see ``create_table``. It has no values yet."""
+        return self._dense.create(spec)
+
+    def init_dense(self, table: str, values: ArrayLike) -> None:
+        """Write a dense table's first values, (length,) floats, once; see ``Dense.init``."""
+        self._dense.init(table, values)
+
+    def reset_dense(self, table: str, values: ArrayLike) -> None:
+        """Write them whatever is there; the optimizer's state begins anew too."""
+        self._dense.reset(table, values)
+
+    def pull_dense(self, table: str, *, known: DensePulled | None = None) -> DensePulled:
+        """Read a dense table; what did not change since ``known`` does not travel again."""
+        return self._dense.pull(table, known=known)
+
+    def push_dense(self, table: str, grads: ArrayLike) -> int:
+        """Send gradients, (length,) floats, and wait, as ``push``; see ``Dense.push``."""
+        self._unwaited.reap()
+        return self._dense.push(table, grads)
 
     # --- the rest -----------------------------------------------------------------------------
 
@@ -335,20 +345,14 @@ class Client:
         keys = as_key(key, where=f"inspect {table!r}")
         info = self.shards[int(shard_of(keys, self.num_shards)[0])]
         request = pb.InspectRequest(incarnation=info.incarnation, table=table, key=int(keys[0]))
-        deadline = self._deadline()
-        reply = self._put(info.shard, "Inspect", build_small(request), deadline)
-        message = wait_for(reply, deadline=deadline, what=f"inspect {table!r}")
-        return inspected(request, parse_small(pb.InspectReply, message), info)
+        (reply,) = self._ask("Inspect", [(info.shard, request)], what=f"inspect {table!r}")
+        return inspected(request, parse_small(pb.InspectReply, reply), info)
 
     def stats(self) -> list[pb.StatsReply]:
         """Return each shard's counters."""
-        deadline = self._deadline()
-        request = build_small(pb.StatsRequest())
-        replies = [self._put(s, "Stats", request, deadline) for s in range(self.num_shards)]
-        return [
-            parse_small(pb.StatsReply, wait_for(reply, deadline=deadline, what="stats"))
-            for reply in replies
-        ]
+        requests = [(shard, pb.StatsRequest()) for shard in range(self.num_shards)]
+        replies = self._ask("Stats", requests, what="stats")
+        return [parse_small(pb.StatsReply, reply) for reply in replies]
 
     def close(self, *, flush: bool = True) -> None:
         """Wait for what was pushed, then close the connections. Closing twice is fine.
@@ -370,12 +374,17 @@ class Client:
                     self._runtime.submit(queue.close()).result()
                 self._runtime.stop()
 
-    def _describe_tables(self) -> list[TableSpec]:
-        """Return the specs of the tables that shard 0 has."""
+    def _ask(
+        self, method: str, requests: Sequence[tuple[int, Message]], *, what: str
+    ) -> list[bytes]:
+        """Send small messages, each to a shard, and return the replies once all are here."""
         deadline = self._deadline()
-        reply = self._put(0, "Describe", b"", deadline)
-        message = wait_for(reply, deadline=deadline, what="describe")
-        return [spec_of(spec) for spec in parse_small(pb.DescribeReply, message).tables]
+        replies = [self._put(s, method, build_small(r), deadline) for s, r in requests]
+        return [wait_for(reply, deadline=deadline, what=what) for reply in replies]
+
+    def _push_id(self, shard: int) -> PushId:
+        """Return the name of the next write to a shard."""
+        return PushId(self._trainer, next(self._counters[shard]))
 
     def _put(self, shard: int, method: str, message: bytes, deadline: Deadline) -> Reply:
         self._check_open()

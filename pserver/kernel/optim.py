@@ -288,3 +288,55 @@ def adagrad_decay(
             total = max(initial, slab[s + d] * factor) + grad * grad
             slab[s + d] = total
             slab[w + d] -= lr * grad / np.sqrt(total)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def sum_up(
+    slab: Floats,
+    stride: int,
+    dim: int,
+    row_ids: RowIds,
+    grads: Floats,
+    options: Doubles,  # lr, t
+    table: Doubles,
+) -> None:
+    """W += lr * g: what is pushed are addends, such as counts. No state."""
+    lr = np.float32(options[0])
+    step = np.uint64(stride)
+    width = np.uint64(dim)
+    for i in range(row_ids.size):
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        w = np.uint64(row_ids[i]) * step
+        g = np.uint64(i) * width
+        for k in range(dim):
+            d = np.uint64(k)
+            slab[w + d] += lr * grads[g + d]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def summary(
+    slab: Floats,
+    stride: int,
+    dim: int,
+    row_ids: RowIds,
+    grads: Floats,
+    options: Doubles,  # lr, t, decay
+    table: Doubles,
+) -> None:
+    """W = decay * w + lr * g: a sum that forgets, such as statistics of a stream. No state.
+
+    In float64, since 1 - 0.999999 is wrong by 5 % once 0.999999 is a float32.
+    """
+    lr = options[0]
+    decay = options[2]
+    step = np.uint64(stride)
+    width = np.uint64(dim)
+    for i in range(row_ids.size):
+        if i + AHEAD < row_ids.size:
+            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        w = np.uint64(row_ids[i]) * step
+        g = np.uint64(i) * width
+        for k in range(dim):
+            d = np.uint64(k)
+            slab[w + d] = np.float32(decay * slab[w + d] + lr * grads[g + d])

@@ -14,10 +14,11 @@ from pathlib import Path
 from pserver._version import __version__
 from pserver.metrics import Recent, Series
 from pserver.placement import NUM_PARTITIONS, PLACEMENT_VERSION
+from pserver.table.dense import DenseTable
 from pserver.table.sparse import SparseTable
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import WIRE_VERSION
-from pserver.wire.small import proto_of
+from pserver.wire.small import dense_proto_of, proto_of
 
 
 @dataclass(slots=True)
@@ -40,6 +41,7 @@ class Report:
     incarnation: int
     state: str
     tables: Sequence[SparseTable]
+    dense_tables: Sequence[DenseTable]
     tallies: Tallies
     queued: int
     started_s: float
@@ -57,6 +59,7 @@ def describe(report: Report) -> pb.DescribeReply:
         placement_version=PLACEMENT_VERSION,
         state=report.state,
         tables=[proto_of(table.spec) for table in report.tables],
+        dense_tables=[dense_proto_of(table.spec) for table in report.dense_tables],
     )
 
 
@@ -89,6 +92,16 @@ def stats(report: Report, methods: Iterable[Recent]) -> pb.StatsReply:
         queued=report.queued,
         pushes_applied=report.tallies.pushes_applied,
         pushes_duplicate=report.tallies.pushes_duplicate,
+        dense_tables=[
+            pb.DenseStats(
+                table=table.spec.name,
+                length=table.size,
+                bytes=table.num_bytes,
+                version=table.version,
+                epoch=table.epoch,
+            )
+            for table in report.dense_tables
+        ],
     )
 
 
@@ -111,6 +124,18 @@ def series(report: Callable[[], Report]) -> list[Series]:
     def by_table(read: Callable[[SparseTable], float]) -> Callable[[], list[_Sample]]:
         return lambda: [((table.spec.name,), read(table)) for table in report().tables]
 
+    def by_any(
+        read: Callable[[SparseTable | DenseTable], float],
+    ) -> Callable[[], list[_Sample]]:
+        def samples() -> list[_Sample]:
+            tables: list[SparseTable | DenseTable] = [*report().tables, *report().dense_tables]
+            return [((table.spec.name,), read(table)) for table in tables]
+
+        return samples
+
+    def by_dense(read: Callable[[DenseTable], float]) -> Callable[[], list[_Sample]]:
+        return lambda: [((table.spec.name,), read(table)) for table in report().dense_tables]
+
     def by_name(read: Callable[[Tallies], Mapping[str, int]]) -> Callable[[], list[_Sample]]:
         return lambda: [((name,), count) for name, count in dict(read(report().tallies)).items()]
 
@@ -120,8 +145,11 @@ def series(report: Callable[[], Report]) -> list[Series]:
     table = ("table",)
     return [
         Series("rows", "Rows alive.", table, by_table(lambda t: t.num_rows)),
-        Series("table_bytes", "Bytes of rows and index.", table, by_table(lambda t: t.num_bytes)),
-        Series("table_version", "Pushes applied to it.", table, by_table(lambda t: t.version)),
+        Series(
+            "dense_floats", "Floats of a dense table held here.", table, by_dense(lambda t: t.size)
+        ),
+        Series("table_bytes", "Bytes of rows and index.", table, by_any(lambda t: t.num_bytes)),
+        Series("table_version", "Pushes applied to it.", table, by_any(lambda t: t.version)),
         Series("pulled_keys_total", "Keys read.", table, by_name(lambda t: t.keys_pulled)),
         Series("pushed_keys_total", "Keys pushed.", table, by_name(lambda t: t.keys_pushed)),
         Series(

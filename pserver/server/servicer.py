@@ -22,6 +22,7 @@ from pserver.config import MESSAGE_BYTES_MAX
 from pserver.errors import ClusterError, ConfigError, RestartedError, ShapeError, UnavailableError
 from pserver.metrics import Metrics
 from pserver.placement import first_foreign, partitions_of_shard
+from pserver.server.dense import DenseMethods
 from pserver.server.executor import Executor
 from pserver.server.once import Once
 from pserver.server.report import Report, Tallies, describe, series, stats
@@ -32,7 +33,19 @@ from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import TablePush, build_pull_reply, parse_pull, parse_push
 from pserver.wire.small import build_small, parse_small, proto_of, spec_of
 
-METHODS = ("Describe", "CreateTable", "Pull", "Push", "Assign", "Stats", "Inspect")
+METHODS = (
+    "Describe",
+    "CreateTable",
+    "Pull",
+    "Push",
+    "Assign",
+    "CreateDense",
+    "InitDense",
+    "PushDense",
+    "PullDense",
+    "Stats",
+    "Inspect",
+)
 """Every method of the service."""
 
 
@@ -73,6 +86,15 @@ class Servicer:
             "Assign": self._on_assign,
             "Inspect": self._on_inspect,
         }
+        dense = DenseMethods(
+            shard=shard,
+            num_shards=num_shards,
+            registry=self._registry,
+            once=self._once,
+            tallies=self._tallies,
+            check_incarnation=self._check_incarnation,
+        )
+        self._work |= dense.methods()
 
     async def call(self, method: str, message: bytes) -> bytes:
         """Answer one request.
@@ -232,6 +254,7 @@ class Servicer:
             incarnation=self.incarnation,
             state="draining" if self.is_draining else "ready",
             tables=list(self._registry),
+            dense_tables=list(self._registry.dense),
             tallies=self._tallies,
             queued=self._executor.queued,
             started_s=self._started_s,

@@ -9,7 +9,7 @@ stands in the text only when it is on, and costs nothing when it is off.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +54,7 @@ class Optimizer:
         schedule: the learning rate.
         common: the values of ``COMMON``.
         parts: the floats of each part of the state, by name, in the row's order.
+        couples: why the step of a weight depends on others of its row, or an empty text.
     """
 
     text: str
@@ -66,6 +67,7 @@ class Optimizer:
     schedule: Schedule
     common: Values
     parts: Mapping[str, int]
+    couples: str
 
     def apply(self, rows: Floats, row_ids: RowIds, grads: Floats, *, version: int) -> None:
         """Apply one step to the named rows, in place.
@@ -121,9 +123,11 @@ def make_optimizer(text: str, *, dim: int, where: str = "optimizer") -> Optimize
     full, values = read_options(text, parsed.name, parsed.options, kinds, where=where, quiet=quiet)
     schedule = make_schedule(values)
     common = {option: values.get(option, kind.default or 0.0) for option, kind in COMMON.items()}
+    if "decay" in rule.options:
+        common["decay"] = "decoupled"  # the word of that name is not an option of this rule
     if rule.decays_itself:
         common["weight_decay"] = 0.0
-    refusal = rule.check(values) or _refusal(common, schedule, parsed.options)
+    refusal = rule.check(values) or _refusal(common, schedule, {*parsed.options} - {*rule.options})
     if refusal:
         raise ConfigError(f"{where}: {full}: {refusal}")
     state_dim = int(rule.state_dim(dim, values))
@@ -139,19 +143,20 @@ def make_optimizer(text: str, *, dim: int, where: str = "optimizer") -> Optimize
         schedule=schedule,
         common=common,
         parts={part: count for part, count in parts.items() if count},
+        couples=rule.couples(values),
     )
 
 
 def _kinds(rule: OptimizerRule, given: Mapping[str, str], *, where: str) -> Kinds:
     """Return the options that may be given: the rule's, the named schedule's, the common ones."""
     common = dict(COMMON)
-    if "weight_decay" in rule.options:
-        # It works as the rule says; where else it could go is no question.
+    if not {"weight_decay", "decay"}.isdisjoint(rule.options):
+        # Weights decay as the rule says; where else that could go is no question.
         del common["weight_decay"], common["decay"]
     return {**rule.options, **schedule_kinds(given, where=where), **common}
 
 
-def _refusal(common: Values, schedule: Schedule, given: Mapping[str, str]) -> str:
+def _refusal(common: Values, schedule: Schedule, given: Collection[str]) -> str:
     """Return why the common options cannot work, or an empty text."""
     decay = float(common["weight_decay"])
     if "decay" in given and not decay:

@@ -43,6 +43,8 @@ class OptimizerRule:
         kernel_table: numbers made once for the kernel, from the options.
         check: why values cannot go together, or an empty text.
         decays_itself: the kernel sees to ``weight_decay``.
+        couples: why the step of a weight depends on others of its row, or an empty text; a dense
+            table refuses such a rule.
         parts: the state's parts by name with the floats of each, in the row's order, from dim and
             the options; without it the state is one part.
     """
@@ -57,13 +59,17 @@ class OptimizerRule:
     kernel_table: Callable[[Values], Doubles] = lambda _: np.zeros(1)
     check: Callable[[Values], str] = lambda _: ""
     decays_itself: bool = False
+    couples: Callable[[Values], str] = lambda _: ""
     parts: Callable[[int, Values], Mapping[str, int]] | None = None
 
 
 _LR = Number(0.05, 0.0, 1e6)
+_ONE = Number(1.0, 0.0, 1e6)
 _EPS = Number(1e-8, 0.0, 1.0)
 _SHARE = Number(0.9, 0.0, 1.0)
 _INITIAL = Number(0.0, 0.0, 1e6)
+_ONE_A_ROW = "its state is a mean over the row"
+_NORM = "its step depends on a norm of the row"
 
 _ADAGRAD_KERNELS: Mapping[tuple[str, str], Kernel] = {
     ("element", "before"): optim.adagrad_element_before,
@@ -199,6 +205,7 @@ RULES: dict[str, OptimizerRule] = {
             (float(values["initial"]),) if values["accumulate"] == "before" else (0.0,)
         ),
         check=_adagrad_check,
+        couples=lambda values: _ONE_A_ROW if values["state"] == "row" else "",
         source="Duchi, Hazan and Singer, JMLR 12 (2011); after: PaddlePaddle's AdaGrad rules",
     ),
     "adagrad_decay": OptimizerRule(
@@ -268,6 +275,7 @@ RULES: dict[str, OptimizerRule] = {
         kernel_table=_adam_table,
         check=_adam_check,
         decays_itself=True,
+        couples=lambda _values: _NORM,
         source="You et al., ICLR 2020",
     ),
     "shared_adam": OptimizerRule(
@@ -287,6 +295,7 @@ RULES: dict[str, OptimizerRule] = {
             float(values["beta2"]),
         ),
         check=_adam_check,
+        couples=lambda _values: _ONE_A_ROW,
         source="PaddlePaddle's SharedAdam rule",
     ),
     "rmsprop": OptimizerRule(
@@ -366,7 +375,24 @@ RULES: dict[str, OptimizerRule] = {
         kernel=lambda _values: optim_ftrl.group_adagrad,
         first_state=lambda _dim, values: (float(values["initial"]),),
         check=_beta_check,
+        couples=lambda _values: _NORM,
         source="GroupAdaGrad of Monolith",
+    ),
+    "sum": OptimizerRule(
+        formula="w += lr * g",
+        options={"lr": _ONE},
+        state="none",
+        state_dim=lambda _dim, _values: 0,
+        kernel=lambda _values: optim.sum_up,
+        source="SumOptimizer of PaddlePaddle's dense tables",
+    ),
+    "summary": OptimizerRule(
+        formula="w = decay*w + lr * g, rows in the push only; it has no weight_decay",
+        options={"lr": _ONE, "decay": Number(0.999999, 0.0, 1.0)},
+        state="none",
+        state_dim=lambda _dim, _values: 0,
+        kernel=lambda _values: optim.summary,
+        source="SummaryOptimizer of PaddlePaddle's dense tables",
     ),
 }
 """Every optimizer, by the name a spec uses; ``optimizer_file.load_rule`` adds to it."""

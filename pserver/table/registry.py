@@ -3,14 +3,15 @@
 Rooms before and after: ``server.servicer`` asks for a table in the owner thread; a client's
 CreateTable makes one.
 
-What always holds: a name stands for one spec for as long as the process lives.
+What always holds: a name stands for one spec, sparse or dense, for as long as the process lives.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from pserver.errors import ConfigError, SpecMismatchError, UnknownTableError, nearest
-from pserver.spec import TABLES_MAX, TableSpec
+from pserver.spec import TABLES_MAX, DenseSpec, TableSpec
+from pserver.table.dense import DenseTable, spelled_out_dense
 from pserver.table.initializer import make_initializer
 from pserver.table.optimizer import make_optimizer
 from pserver.table.sparse import SparseTable
@@ -39,10 +40,16 @@ class Registry:
     def __init__(self) -> None:
         """Begin without tables."""
         self._tables: dict[str, SparseTable] = {}
+        self._dense: dict[str, DenseTable] = {}
 
     def __iter__(self) -> Iterator[SparseTable]:
-        """Iterate over the tables in order of creation."""
+        """Iterate over the sparse tables in order of creation."""
         return iter(self._tables.values())
+
+    @property
+    def dense(self) -> Iterator[DenseTable]:
+        """Iterate over the dense tables in order of creation."""
+        return iter(self._dense.values())
 
     def create(self, spec: TableSpec) -> SparseTable:
         """Make the table, or return the one that has this very spec.
@@ -61,8 +68,7 @@ class Registry:
                     f"{difference}"
                 )
             return table
-        if len(self._tables) >= TABLES_MAX:
-            raise ConfigError(f"a shard holds at most {TABLES_MAX} tables, and has that many")
+        self._check_free(wanted.name, self._dense, kind="dense")
         table = SparseTable(wanted)
         self._tables[wanted.name] = table
         return table
@@ -72,9 +78,61 @@ class Registry:
 
         Raises:
             UnknownTableError: there is none; the message lists those that are.
+            SpecMismatchError: the table is dense.
         """
         table = self._tables.get(name)
         if table is None:
+            self._check_kind(name, self._dense, kind="dense")
             known = nearest(name, self._tables) if self._tables else "this shard has no tables yet"
             raise UnknownTableError(f"no table {name!r}; {known}")
         return table
+
+    def create_dense(self, spec: DenseSpec, *, size: int) -> DenseTable:
+        """Make the dense table, or return the one that has this very spec.
+
+        Args:
+            spec: of the whole vector.
+            size: floats of it that this shard holds.
+
+        Raises:
+            ConfigError, SpecMismatchError: as ``create``.
+        """
+        wanted = spelled_out_dense(spec)
+        table = self._dense.get(wanted.name)
+        if table is not None:
+            difference = table.spec.difference(wanted)
+            if difference:
+                raise SpecMismatchError(
+                    f"dense table {wanted.name!r} exists with another spec (existing against "
+                    f"wanted): {difference}"
+                )
+            return table
+        self._check_free(wanted.name, self._tables, kind="sparse")
+        table = DenseTable(wanted, size=size)
+        self._dense[wanted.name] = table
+        return table
+
+    def get_dense(self, name: str) -> DenseTable:
+        """Return the dense table of that name.
+
+        Raises:
+            UnknownTableError: there is none; the message lists those that are.
+            SpecMismatchError: the table is sparse.
+        """
+        table = self._dense.get(name)
+        if table is None:
+            self._check_kind(name, self._tables, kind="sparse")
+            known = nearest(name, self._dense) if self._dense else "this shard has none yet"
+            raise UnknownTableError(f"no dense table {name!r}; {known}")
+        return table
+
+    def _check_free(self, name: str, others: Container[str], *, kind: str) -> None:
+        """Refuse a new table where the name or the last place is taken."""
+        self._check_kind(name, others, kind=kind)
+        if len(self._tables) + len(self._dense) >= TABLES_MAX:
+            raise ConfigError(f"a shard holds at most {TABLES_MAX} tables, and has that many")
+
+    def _check_kind(self, name: str, others: Container[str], *, kind: str) -> None:
+        """Refuse a name that stands for a table of the other kind."""
+        if name in others:
+            raise SpecMismatchError(f"table {name!r} exists and is {kind}; take another name")

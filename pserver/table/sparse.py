@@ -29,14 +29,15 @@ from pserver.table.slab import Slab
 
 T = TypeVar("T", bound=np.generic)
 
-VALUE_MAX = 1e15
-"""Largest magnitude of a gradient or an assigned weight. Its square is 1e30, so an accumulator of
-squares stays finite for 1e8 pushes; from 1.9e19 on one push would make it infinite for good."""
+VALUE_MAX = 1e12
+"""Largest magnitude of a gradient or an assigned weight. 350,000 repeats of one key, the most that
+a message holds, add up to 3.5e17, whose square is 1.2e35: finite, where one push of 1.9e19 would
+make an accumulator of squares infinite for good."""
 
-_LIMIT_BITS = np.float32(VALUE_MAX).view(np.uint32)
+LIMIT_BITS = np.float32(VALUE_MAX).view(np.uint32)
 
 
-def _read_only(array: NDArray[T]) -> NDArray[T]:
+def read_only(array: NDArray[T]) -> NDArray[T]:
     """Return a view that cannot be written to.
 
     Arrays that view a message are read-only, and numba compiles a kernel once for each kind of
@@ -131,7 +132,7 @@ class SparseTable:
             out: (U * dim,) float32, written.
         """
         assert out.size == keys.size * self.spec.dim
-        keys = _read_only(keys)
+        keys = read_only(keys)
         row_ids = np.empty(keys.size, np.int64)
         missing = self._index.find(keys, row_ids)
         rows.gather(self._slab.rows, self._slab.stride, self.spec.dim, row_ids, out)
@@ -142,7 +143,7 @@ class SparseTable:
     def row(self, key: int) -> Row | None:
         """Return a copy of the row of a key, or None where it has none; changes nothing."""
         row_ids = np.empty(1, np.int64)
-        if self._index.find(_read_only(np.array([key], np.uint64)), row_ids):
+        if self._index.find(read_only(np.array([key], np.uint64)), row_ids):
             return None
         row_id, stride, dim = int(row_ids[0]), self._slab.stride, self.spec.dim
         floats = self._slab.rows[row_id * stride : (row_id + 1) * stride].copy()
@@ -176,13 +177,13 @@ class SparseTable:
             keys: (U,) uint64, repeats allowed.
             grads: (U * dim,) float32, finite.
         """
-        grads = _read_only(grads)
+        grads = read_only(grads)
         row_ids = self._rows_for(keys)
         if rows.first_repeat(self._slab.marks, row_ids) >= 0:
             distinct, inverse = np.unique(row_ids, return_inverse=True)
             summed = np.zeros(distinct.size * self.spec.dim, np.float32)
             rows.sum_repeats(inverse.astype(np.int64), grads, self.spec.dim, summed)
-            row_ids, grads = distinct, _read_only(summed)
+            row_ids, grads = distinct, read_only(summed)
         self._optimizer.apply(self._slab.rows, row_ids, grads, version=self.version)
         rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
 
@@ -201,7 +202,7 @@ class SparseTable:
             weights: (U * dim,) float32, finite.
         """
         row_ids = self._rows_for(keys)
-        rows.assign(self._slab.rows, self._slab.stride, self.spec.dim, row_ids, _read_only(weights))
+        rows.assign(self._slab.rows, self._slab.stride, self.spec.dim, row_ids, read_only(weights))
         rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
 
     def erase(self, keys: Keys) -> int:
@@ -209,7 +210,7 @@ class SparseTable:
 
         Freed row ids are used again; a key that comes back begins with first weights and state.
         """
-        return self._index.erase(_read_only(keys))
+        return self._index.erase(read_only(keys))
 
     def check(self) -> None:
         """Assert every invariant of the table; linear in its size."""
@@ -231,12 +232,12 @@ class SparseTable:
         self.pull(keys, values)
         self.peek(keys, values)
         self.erase(keys)
-        rows.sum_repeats(nowhere, _read_only(values), dim, values)
-        self._write_first(_read_only(keys), nowhere, nowhere, stride=dim, state_dim=0, out=values)
+        rows.sum_repeats(nowhere, read_only(values), dim, values)
+        self._write_first(read_only(keys), nowhere, nowhere, stride=dim, state_dim=0, out=values)
 
     def _rows_for(self, keys: Keys) -> RowIds:
         """Return the row id of each key; new rows have their first weights and state."""
-        keys = _read_only(keys)
+        keys = read_only(keys)
         self._check_room(keys)
         row_ids = np.empty(keys.size, np.int64)
         created = np.empty(keys.size, np.int64)
@@ -285,7 +286,7 @@ class SparseTable:
                 f"{verb} {name!r}: {keys.size} keys of dim {dim} need {keys.size * dim} float32, "
                 f"got {values.size}"
             )
-        bad = rows.first_beyond(_read_only(values), _LIMIT_BITS)
+        bad = rows.first_beyond(read_only(values), LIMIT_BITS)
         if bad >= 0:
             raise NotFiniteError(
                 f"{verb} {name!r}: value {bad % dim} of key {keys[bad // dim]} is {values[bad]}, "
@@ -299,7 +300,7 @@ class SparseTable:
         if keys.size <= room:
             return
         row_ids = np.empty(keys.size, np.int64)
-        self._index.find(_read_only(keys), row_ids)
+        self._index.find(read_only(keys), row_ids)
         missing = np.unique(keys[row_ids < 0]).size
         if missing > room:
             raise TableFullError(

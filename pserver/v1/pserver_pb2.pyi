@@ -27,7 +27,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("wire_version", "package_version", "shard_index", "num_shards", "incarnation", "num_partitions", "placement_version", "state", "tables")
+    __slots__ = ("wire_version", "package_version", "shard_index", "num_shards", "incarnation", "num_partitions", "placement_version", "state", "tables", "dense_tables")
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     PACKAGE_VERSION_FIELD_NUMBER: _ClassVar[int]
     SHARD_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class DescribeReply(_message.Message):
     PLACEMENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    DENSE_TABLES_FIELD_NUMBER: _ClassVar[int]
     wire_version: int
     package_version: str
     shard_index: int
@@ -46,7 +47,8 @@ class DescribeReply(_message.Message):
     placement_version: int
     state: str
     tables: _containers.RepeatedCompositeFieldContainer[TableSpec]
-    def __init__(self, wire_version: _Optional[int] = ..., package_version: _Optional[str] = ..., shard_index: _Optional[int] = ..., num_shards: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_partitions: _Optional[int] = ..., placement_version: _Optional[int] = ..., state: _Optional[str] = ..., tables: _Optional[_Iterable[_Union[TableSpec, _Mapping]]] = ...) -> None: ...
+    dense_tables: _containers.RepeatedCompositeFieldContainer[DenseSpec]
+    def __init__(self, wire_version: _Optional[int] = ..., package_version: _Optional[str] = ..., shard_index: _Optional[int] = ..., num_shards: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_partitions: _Optional[int] = ..., placement_version: _Optional[int] = ..., state: _Optional[str] = ..., tables: _Optional[_Iterable[_Union[TableSpec, _Mapping]]] = ..., dense_tables: _Optional[_Iterable[_Union[DenseSpec, _Mapping]]] = ...) -> None: ...
 
 class CreateTableRequest(_message.Message):
     __slots__ = ("incarnation", "spec")
@@ -55,6 +57,82 @@ class CreateTableRequest(_message.Message):
     incarnation: int
     spec: TableSpec
     def __init__(self, incarnation: _Optional[int] = ..., spec: _Optional[_Union[TableSpec, _Mapping]] = ...) -> None: ...
+
+class DenseSpec(_message.Message):
+    __slots__ = ("name", "length", "optimizer")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    length: int
+    optimizer: str
+    def __init__(self, name: _Optional[str] = ..., length: _Optional[int] = ..., optimizer: _Optional[str] = ...) -> None: ...
+
+class CreateDenseRequest(_message.Message):
+    __slots__ = ("incarnation", "spec")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    spec: DenseSpec
+    def __init__(self, incarnation: _Optional[int] = ..., spec: _Optional[_Union[DenseSpec, _Mapping]] = ...) -> None: ...
+
+class CreateDenseReply(_message.Message):
+    __slots__ = ("spec",)
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    spec: DenseSpec
+    def __init__(self, spec: _Optional[_Union[DenseSpec, _Mapping]] = ...) -> None: ...
+
+class DenseWrite(_message.Message):
+    __slots__ = ("incarnation", "trainer", "counter", "more", "table", "part", "force", "values")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    trainer: bytes
+    counter: int
+    more: bool
+    table: str
+    part: int
+    force: bool
+    values: bytes
+    def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ..., counter: _Optional[int] = ..., more: _Optional[bool] = ..., table: _Optional[str] = ..., part: _Optional[int] = ..., force: _Optional[bool] = ..., values: _Optional[bytes] = ...) -> None: ...
+
+class DenseWriteReply(_message.Message):
+    __slots__ = ("duplicate", "version")
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    duplicate: bool
+    version: int
+    def __init__(self, duplicate: _Optional[bool] = ..., version: _Optional[int] = ...) -> None: ...
+
+class PullDenseRequest(_message.Message):
+    __slots__ = ("incarnation", "table", "part", "known")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    table: str
+    part: int
+    known: int
+    def __init__(self, incarnation: _Optional[int] = ..., table: _Optional[str] = ..., part: _Optional[int] = ..., known: _Optional[int] = ...) -> None: ...
+
+class PullDenseReply(_message.Message):
+    __slots__ = ("is_unchanged", "version", "change", "values")
+    IS_UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    is_unchanged: bool
+    version: int
+    change: int
+    values: bytes
+    def __init__(self, is_unchanged: _Optional[bool] = ..., version: _Optional[int] = ..., change: _Optional[int] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class CreateTableReply(_message.Message):
     __slots__ = ("spec",)
@@ -139,7 +217,7 @@ class StatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatsReply(_message.Message):
-    __slots__ = ("server", "uptime_s", "cpu_s", "memory_bytes", "tables", "methods", "queued", "pushes_applied", "pushes_duplicate")
+    __slots__ = ("server", "uptime_s", "cpu_s", "memory_bytes", "tables", "methods", "queued", "pushes_applied", "pushes_duplicate", "dense_tables")
     SERVER_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     CPU_S_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +227,7 @@ class StatsReply(_message.Message):
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     PUSHES_APPLIED_FIELD_NUMBER: _ClassVar[int]
     PUSHES_DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    DENSE_TABLES_FIELD_NUMBER: _ClassVar[int]
     server: DescribeReply
     uptime_s: float
     cpu_s: float
@@ -158,7 +237,22 @@ class StatsReply(_message.Message):
     queued: int
     pushes_applied: int
     pushes_duplicate: int
-    def __init__(self, server: _Optional[_Union[DescribeReply, _Mapping]] = ..., uptime_s: _Optional[float] = ..., cpu_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStats, _Mapping]]] = ..., methods: _Optional[_Iterable[_Union[MethodStats, _Mapping]]] = ..., queued: _Optional[int] = ..., pushes_applied: _Optional[int] = ..., pushes_duplicate: _Optional[int] = ...) -> None: ...
+    dense_tables: _containers.RepeatedCompositeFieldContainer[DenseStats]
+    def __init__(self, server: _Optional[_Union[DescribeReply, _Mapping]] = ..., uptime_s: _Optional[float] = ..., cpu_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStats, _Mapping]]] = ..., methods: _Optional[_Iterable[_Union[MethodStats, _Mapping]]] = ..., queued: _Optional[int] = ..., pushes_applied: _Optional[int] = ..., pushes_duplicate: _Optional[int] = ..., dense_tables: _Optional[_Iterable[_Union[DenseStats, _Mapping]]] = ...) -> None: ...
+
+class DenseStats(_message.Message):
+    __slots__ = ("table", "length", "bytes", "version", "epoch")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    length: int
+    bytes: int
+    version: int
+    epoch: int
+    def __init__(self, table: _Optional[str] = ..., length: _Optional[int] = ..., bytes: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class TableStats(_message.Message):
     __slots__ = ("table", "rows", "bytes", "version", "keys_pulled", "keys_pushed", "occurrences_pushed")

@@ -10,7 +10,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from pserver.errors import ShapeError
-from pserver.spec import TableSpec
+from pserver.spec import DenseSpec, TableSpec
 from pserver.v1 import pserver_pb2 as pb
 
 M = TypeVar("M", bound=Message)
@@ -48,3 +48,17 @@ def spec_of(message: pb.TableSpec) -> TableSpec:
 def proto_of(spec: TableSpec) -> pb.TableSpec:
     """Return the message that holds a spec."""
     return pb.TableSpec(**dataclasses.asdict(spec))
+
+
+def dense_spec_of(message: pb.DenseSpec) -> DenseSpec:
+    """Return the spec of a dense table that a message holds.
+
+    Raises:
+        ConfigError: a field is out of range.
+    """
+    return DenseSpec(name=message.name, length=message.length, optimizer=message.optimizer)
+
+
+def dense_proto_of(spec: DenseSpec) -> pb.DenseSpec:
+    """Return the message that holds the spec of a dense table."""
+    return pb.DenseSpec(**dataclasses.asdict(spec))

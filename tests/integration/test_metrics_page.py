@@ -18,6 +18,7 @@ from tests.integration.servers import WAIT_S, Server, endpoints, servers
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "metrics.txt"
 REGENERATE = "PSERVER_WRITE_GOLDEN"
 TABLES = ("ads", "users")
+DENSE = "top"
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,7 @@ def train(client: pserver.Client) -> None:
     for name in TABLES:
         client.create_table(pserver.TableSpec(name=name, dim=2, optimizer="sgd:lr=1"))
         client.push(name, np.arange(500) * 7919, np.ones((500, 2)))
+    client.create_dense(pserver.DenseSpec(name=DENSE, length=7))
     client.assign("ads", [1], [[1.0, 1.0]])
     client.pull("ads", np.arange(300))
     client.stats()
@@ -91,7 +93,7 @@ def test_label_values_are_bounded(families: list[Metric]) -> None:
     allowed = {
         "method": set(METHODS),
         "code": {code.name for code in grpc.StatusCode},
-        "table": set(TABLES),
+        "table": {*TABLES, DENSE},
     }
 
     for family in families:

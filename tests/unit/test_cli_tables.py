@@ -102,10 +102,30 @@ def test_each_table_is_one_line(client: pserver.Client, capsys: pytest.CaptureFi
 
     assert (status, err) == (0, "")
     (line,) = [line for line in out.splitlines() if line.lstrip().startswith("ads")]
-    assert line.split()[:2] == ["ads", "2"]
-    assert line.split()[4:] == ["0..1", "999", "3", spec.optimizer, spec.initializer]
+    assert line.split()[:3] == ["ads", "sparse", "2"]
+    assert line.split()[5:] == ["0..1", "999", "3", spec.optimizer, spec.initializer]
     (line,) = [line for line in out.splitlines() if line.lstrip().startswith("empty")]
-    assert line.split()[1:6] == ["1", "0", "-", "0", f"{2**28:,}"]
+    assert line.split()[2:7] == ["1", "0", "-", "0", f"{2**28:,}"]
+
+
+def test_dense_tables_are_told_behind_the_sparse_ones(
+    client: pserver.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kind, length, bytes and versions stand in a line of their own, and in ``--json``."""
+    spec = client.create_dense(pserver.DenseSpec(name="top", length=1001, optimizer="adam"))
+    client.create_table(ADS)
+    client.init_dense("top", np.zeros(1001))
+    client.push_dense("top", np.ones(1001))
+
+    ads, top = told(capsys, "ls", *PS)["tables"]
+    _, out, _ = run(capsys, "ls", *PS)
+
+    assert (ads["kind"], top["kind"], top["length"]) == ("sparse", "dense", 1001)
+    assert (top["version_min"], top["version_max"], top["missing_on"]) == (1, 1, [])
+    assert top["bytes"] == 4 * (3 * 1001 + 2)
+    assert [shard["length"] for shard in top["shards"]] == [500, 501]
+    (line,) = [line for line in out.splitlines() if line.lstrip().startswith("top")]
+    assert line.split() == ["top", "dense", "-", "1,001", "-", "1", "-", "-", spec.optimizer, "-"]
 
 
 @pytest.mark.parametrize("words", [("ls",), ("ls", "--json")])

@@ -196,7 +196,7 @@ def test_spec_is_spelled_out(two_shards: pserver.Client) -> None:
 
     assert (spec.optimizer, spec.seed) == ("sgd:lr=0.05", 9)
     assert two_shards.create_table(spec) == spec == two_shards.spec("ads")
-    two_shards._specs.clear()
+    two_shards._tables.forget()
     assert two_shards.spec("ads") == spec
 
 

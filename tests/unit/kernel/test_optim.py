@@ -50,6 +50,10 @@ FORMS = (
     "ftrl:lr=1,l1=1,weight_decay=0.5,decay=gradient",
     "group_adagrad:lr=0.1,l2=0.5",
     "group_adagrad:lr=0.1,l2=3,beta=0,initial=0.1",
+    "sum",
+    "sum:lr=0.5,weight_decay=0.1",
+    "summary:decay=0.9",
+    "summary:lr=0.5,decay=0.99,clip=1",
 )
 
 

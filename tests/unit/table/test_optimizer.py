@@ -125,6 +125,10 @@ def test_the_result_changes_when_a_common_option_is_on(name: str, without: str, 
         with pytest.raises(ConfigError, match=f"{name} has no option 'decay'"):
             make_optimizer(f"{name}:{form}", dim=4)
         return
+    if name == "summary" and "weight_decay" in form:
+        with pytest.raises(ConfigError, match="summary has no option 'weight_decay'"):
+            make_optimizer(f"{name}:{form}", dim=4)
+        return
     if name == "sgd" and without:
         return  # w -= lr * (g + weight_decay * w) is both
     assert differs(f"{name}:lr=0.1,{without}".rstrip(","), f"{name}:lr=0.1,{form}")

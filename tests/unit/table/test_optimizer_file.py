@@ -8,8 +8,9 @@ import pytest
 
 import pserver
 from pserver.errors import ConfigError
-from pserver.spec import TableSpec
+from pserver.spec import DenseSpec, TableSpec
 from pserver.table import optimizer_file
+from pserver.table.dense import spelled_out_dense
 from pserver.table.optimizer import RULES, make_optimizer
 from pserver.table.optimizer_file import load_rule
 from pserver.table.sparse import SparseTable
@@ -110,6 +111,18 @@ def test_an_optimizer_rule_is_loaded_with_all_that_it_says(tmp_path: Path) -> No
         table.pull(np.array([1], np.uint64), weights)
 
         assert weights[0] == sign * 3.0
+
+
+def test_a_dense_table_takes_the_rule_when_its_file_says_it_may(tmp_path: Path) -> None:
+    """Whether weights step each by itself is for the file to say; without a word they may not."""
+    assert SIGN.count("class SignMomentum:\n") == 1
+    said = SIGN.replace("class SignMomentum:\n", 'class Apart:\n    couples = ""\n')
+    load_rule(f"{write(tmp_path, SIGN)}:SignMomentum")
+    load_rule(f"{write(tmp_path, said, 'apart.py')}:Apart")
+
+    assert spelled_out_dense(DenseSpec(name="d", length=3, optimizer="Apart")).length == 3
+    with pytest.raises(ConfigError, match='its file does not say couples = ""'):
+        spelled_out_dense(DenseSpec(name="d", length=3, optimizer="SignMomentum"))
 
 
 def test_the_rule_is_listed_with_its_words_when_loaded(tmp_path: Path) -> None:
