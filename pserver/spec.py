@@ -145,7 +145,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_number(name: str, field: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or not low <= value <= high:
+    if type(value) is not int or not low <= value <= high:
         raise ConfigError(
             f"table {name!r}: {field} must be an integer in [{low}, {high}], got {value!r}"
         )

@@ -11,18 +11,19 @@ What always holds: each push is applied once by each shard, however often the ne
 send it. A push that failed without being waited for is raised by the next push or flush.
 """
 
+import functools
 import itertools
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 import numpy as np
 from google.protobuf.message import Message
 from numpy.typing import ArrayLike, NDArray
 
 from pserver.arrays import Keys
-from pserver.client.compose import pull_message, push_message
+from pserver.client.at_exit import close_at_exit
+from pserver.client.compose import pull_message, push_messages
 from pserver.client.dedupe import dedupe
 from pserver.client.dense import Dense, DensePulled
 from pserver.client.gradients import (
@@ -36,13 +37,13 @@ from pserver.client.inputs import as_keys
 from pserver.client.inspected import Inspected, as_key, inspected
 from pserver.client.membership import ShardInfo
 from pserver.client.pending import PendingPull, PendingPush, Reply, Unwaited, wait_for
-from pserver.client.route import Router, cargoes, naming_all_last
+from pserver.client.route import Router, cargoes
 from pserver.client.runtime import Runtime
 from pserver.client.sendqueue import SendQueue
 from pserver.client.specs import Specs
 from pserver.config import ClientSettings
 from pserver.deadline import Deadline
-from pserver.errors import RequestError
+from pserver.errors import DeadlineError, RequestError
 from pserver.placement import shard_of, shard_of_partition
 from pserver.spec import DenseSpec, TableSpec
 from pserver.v1 import pserver_pb2 as pb
@@ -78,17 +79,13 @@ class Client:
         self._dense = Dense(self.shards, self._ask, self._push_id)
         self._closing = threading.Lock()
         self._is_closed = False
+        close_at_exit(self)
 
     def __enter__(self) -> "Client":
         """Return the client."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close; an error that is already on its way is not replaced by a failed push."""
         self.close(flush=kind is None)
 
@@ -291,20 +288,22 @@ class Client:
         specs = [self.spec(name) for name in names]
         deadline = self._deadline()
         orders = [self._router.split(gradients[name][0]) for name in names]
-        replies = []
-        with self._order:
-            for shard in range(self.num_shards):
-                parts = [(o[shard], 12 + 4 * s.dim) for o, s in zip(orders, specs, strict=True)]
-                for cargo in naming_all_last(cargoes(parts)):
-                    message = push_message(
-                        self.shards[shard].incarnation,
-                        self._push_id(shard),
-                        [(specs[index], order) for index, order in cargo.tables],
-                        gradients,
-                        more=not cargo.is_last,
-                    )
-                    replies.append(self._put(shard, method, message, deadline))
-        return PendingPush(f"{method.lower()} {', '.join(map(repr, names))}", replies, deadline)
+        tables = list(zip(specs, orders, strict=True))
+        what = f"{method.lower()} {', '.join(map(repr, names))}"
+        replies: list[Reply] = []
+        try:
+            with self._order:
+                for shard, info in enumerate(self.shards):
+                    new_id = functools.partial(self._push_id, shard)
+                    messages = push_messages(shard, info.incarnation, new_id, tables, gradients)
+                    for message in messages:  # one by one: what left must be known if one fails
+                        reply = self._put(shard, method, message, deadline)
+                        replies.append(reply)
+        except DeadlineError as error:
+            if not replies:
+                raise
+            raise self._unwaited.cut_short(PendingPush(what, replies, deadline), error) from error
+        return PendingPush(what, replies, deadline)
 
     # --- dense tables -------------------------------------------------------------------------
 

@@ -4,12 +4,13 @@ Rooms before and after: ``route`` says which positions of a batch go into which 
 allocates it; ``Client`` hands it to the shard's queue.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from pserver.arrays import Floats, Keys, RowIds
 from pserver.client.gradients import Gradients
+from pserver.client.route import cargoes, naming_all_last
 from pserver.kernel import rows
 from pserver.spec import TableSpec
 from pserver.wire import PushId, build_pull, build_push
@@ -57,6 +58,29 @@ def pull_message(
     for (name, order), block in zip(tables, blocks, strict=True):
         _copy_keys(keys[name], order, block)
     return message
+
+
+def push_messages(
+    shard: int,
+    incarnation: int,
+    next_id: Callable[[], PushId],
+    tables: Sequence[tuple[TableSpec, Sequence[RowIds]]],
+    gradients: Mapping[str, Gradients],
+) -> Iterator[bytes]:
+    """Yield the messages of one push or assign to one shard, in order; none if no key goes there.
+
+    Args:
+        shard: who gets them.
+        incarnation: of the shard that is meant.
+        next_id: gives the push_id of each message.
+        tables: specs, each with the positions of its keys by shard.
+        gradients: the batch's arrays of each table.
+    """
+    # A key takes 8 bytes, 4 for its count, and its values.
+    parts = [(orders[shard], 12 + 4 * spec.dim) for spec, orders in tables]
+    for cargo in naming_all_last(cargoes(parts)):
+        named = [(tables[index][0], order) for index, order in cargo.tables]
+        yield push_message(incarnation, next_id(), named, gradients, more=not cargo.is_last)
 
 
 def push_message(

@@ -164,6 +164,14 @@ class Unwaited:
         with self._lock:
             self._pushes.append(push)
 
+    def cut_short(self, push: PendingPush, error: DeadlineError) -> DeadlineError:
+        """Remember what left of a push that could not be sent whole, and return what to raise."""
+        self.add(push)
+        return DeadlineError(
+            f"{push.what}: a part of it had left and may be applied, so sending it again would count "
+            f"that part twice; the rest was not sent: {error}"
+        )
+
     def reap(self) -> None:
         """Forget those that are applied, without waiting.
 

@@ -156,6 +156,9 @@ class Servicer:
         for part in request.tables:
             self._check_keys(part.table, part.keys)
         pairs = list(zip(request.tables, tables, strict=True))
+        for part, table in pairs:
+            if part.create:
+                table.check_pull(part.keys)
         reply_bytes = sum(4 * part.keys.size * table.spec.dim for part, table in pairs)
         if reply_bytes > MESSAGE_BYTES_MAX:
             raise ShapeError(
@@ -218,13 +221,14 @@ class Servicer:
             for table, part in zip(tables, request.tables, strict=True):
                 self._check_keys(part.table, part.keys)
                 check(table, part.keys, part.values)
+            # Marked first: should a user's kernel raise, no retry applies the rest a second time.
+            self._once.mark(request.push_id)
             for table, part in zip(tables, request.tables, strict=True):
                 apply(table, part)
                 table.version += not request.more
                 self._tallies.keys_pushed[part.table] += part.keys.size
                 if part.counts.size:
                     self._tallies.occurrences_pushed[part.table] += int(part.counts.sum())
-            self._once.mark(request.push_id)
             self._tallies.pushes_applied += 1
         versions = [] if request.more else [table.version for table in tables]
         return build_small(pb.PushReply(duplicate=is_duplicate, versions=versions))

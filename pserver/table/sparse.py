@@ -108,6 +108,14 @@ class SparseTable:
         """Return the bytes in use: rows ever touched, and the index."""
         return self._index.num_rows_touched * self.row_bytes + self._index.num_bytes
 
+    def check_pull(self, keys: Keys) -> None:
+        """Refuse keys whose new rows would not fit.
+
+        Raises:
+            TableFullError: there is no room for them; nothing was created.
+        """
+        self._check_room(keys)
+
     def pull(self, keys: Keys, out: Floats) -> None:
         """Write the weights of each key, creating rows with first weights where there are none.
 
