@@ -27,9 +27,9 @@ from pserver.cli_tables import (
     warnings,
 )
 from pserver.client.client import Client
-from pserver.client.connect import connect
+from pserver.client.connect import connect, stats_of_each
 from pserver.config import ClientSettings, ServeSettings
-from pserver.errors import ConfigError, PserverError, RequestError
+from pserver.errors import ConfigError, PserverError, RequestError, UnavailableError
 from pserver.logs import configure_logs
 from pserver.options import (
     USAGE_EXIT,
@@ -45,12 +45,14 @@ from pserver.spec import TableSpec
 from pserver.table.optimizer import COMMON, RULES, make_optimizer
 from pserver.table.optimizer_file import load_rules
 from pserver.table.schedule import SHAPES
+from pserver.transport import split_endpoints
 from pserver.v1 import pserver_pb2 as pb
 
 FAILURE_EXIT = 1
 """Exit status when a server or the network failed: trying again may help."""
 
 _MIB = 1 << 20
+_LOOK_S = 2.0  # for a second look at the shards that do answer
 _PIPE_WIDTH = 120  # columns of a table that goes to no terminal
 _WIDTH_LS = 1000  # nothing is folded: one table is one line, for grep and for a narrow terminal
 
@@ -161,9 +163,28 @@ def _serve(given: argparse.Namespace) -> None:
 
 
 def _status(given: argparse.Namespace) -> None:
-    with _connect(given) as client:
-        facts = _facts(client)
-    if given.json:
+    try:
+        with _connect(given) as client:
+            pairs = zip((info.endpoint for info in client.shards), client.stats(), strict=True)
+            _show_status([_fact(*pair) for pair in pairs], as_json=given.json)
+    except UnavailableError:
+        # One shard is down: the others are shown all the same, and the error is said after them.
+        endpoints = split_endpoints(given.ps, where="--ps")
+        answers = stats_of_each(endpoints, timeout_s=min(given.timeout, _LOOK_S))
+        if all(isinstance(answer, PserverError) for answer in answers):
+            raise
+        facts = [
+            _down(endpoint, shard, answer)
+            if isinstance(answer, PserverError)
+            else _fact(endpoint, answer)
+            for shard, (endpoint, answer) in enumerate(zip(endpoints, answers, strict=True))
+        ]
+        _show_status(facts, as_json=given.json)
+        raise
+
+
+def _show_status(facts: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
         print(json.dumps({"shards": facts}))
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
@@ -237,35 +258,36 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=max(console.width, _PIPE_WIDTH))
 
 
-def _facts(client: Client) -> list[dict[str, Any]]:
-    """Return what is shown of each shard."""
-    facts = []
-    for info, stats in zip(client.shards, client.stats(), strict=True):
-        methods = {method.method: method for method in stats.methods}
-        pull = methods.get("Pull", pb.MethodStats())
-        push = methods.get("Push", pb.MethodStats())
-        facts.append(
-            {
-                "shard": info.shard,
-                "endpoint": info.endpoint,
-                "state": stats.server.state,
-                "tables": [table.table for table in stats.tables],
-                "rows": sum(table.rows for table in stats.tables),
-                "bytes": sum(table.bytes for table in stats.tables),
-                "memory_bytes": stats.memory_bytes,
-                "cpu_s": stats.cpu_s,
-                "pulls_per_s": pull.calls_per_s,
-                "pushes_per_s": push.calls_per_s,
-                "pull_p99_s": pull.p99_s,
-                "push_p99_s": push.p99_s,
-                "pushes_applied": stats.pushes_applied,
-                "pushes_duplicate": stats.pushes_duplicate,
-                "queued": stats.queued,
-                "uptime_s": stats.uptime_s,
-                "package_version": stats.server.package_version,
-            }
-        )
-    return facts
+def _fact(endpoint: str, stats: pb.StatsReply) -> dict[str, Any]:
+    """Return what is shown of a shard."""
+    methods = {method.method: method for method in stats.methods}
+    pull = methods.get("Pull", pb.MethodStats())
+    push = methods.get("Push", pb.MethodStats())
+    return {
+        "shard": stats.server.shard_index,
+        "endpoint": endpoint,
+        "state": stats.server.state,
+        "tables": [table.table for table in stats.tables],
+        "rows": sum(table.rows for table in stats.tables),
+        "bytes": sum(table.bytes for table in stats.tables),
+        "memory_bytes": stats.memory_bytes,
+        "cpu_s": stats.cpu_s,
+        "pulls_per_s": pull.calls_per_s,
+        "pushes_per_s": push.calls_per_s,
+        "pull_p99_s": pull.p99_s,
+        "push_p99_s": push.p99_s,
+        "pushes_applied": stats.pushes_applied,
+        "pushes_duplicate": stats.pushes_duplicate,
+        "queued": stats.queued,
+        "uptime_s": stats.uptime_s,
+        "package_version": stats.server.package_version,
+    }
+
+
+def _down(endpoint: str, shard: int, error: PserverError) -> dict[str, Any]:
+    """Return what is shown of a shard that does not answer."""
+    nothing = pb.StatsReply(server=pb.DescribeReply(shard_index=shard, state="down"))
+    return {**_fact(endpoint, nothing), "error": str(error)}
 
 
 def _optimizers(given: argparse.Namespace) -> None:

@@ -14,7 +14,13 @@ from pserver.client.runtime import Runtime
 from pserver.client.sendqueue import SendQueue
 from pserver.config import ClientSettings
 from pserver.deadline import Deadline
-from pserver.errors import ClusterError, DeadlineError, TransientError, UnavailableError
+from pserver.errors import (
+    ClusterError,
+    DeadlineError,
+    PserverError,
+    TransientError,
+    UnavailableError,
+)
 from pserver.malloc import keep_large_blocks
 from pserver.transport import split_endpoints
 from pserver.v1 import pserver_pb2 as pb
@@ -107,3 +113,29 @@ def connect(
         settings=settings or ClientSettings(),
         connect_s=connect_s,
     )
+
+
+def stats_of_each(
+    endpoints: Sequence[str], *, timeout_s: float
+) -> list[pb.StatsReply | PserverError]:
+    """Return each server's counters, or why it gave none: a look at a cluster that is not whole.
+
+    Args:
+        endpoints: HOST:PORT each.
+        timeout_s: seconds that they get.
+    """
+
+    async def one(name: str) -> pb.StatsReply | PserverError:
+        channel = GrpcChannel(name)
+        try:
+            reply = await channel.call("Stats", b"", deadline=Deadline.after(timeout_s))
+            return parse_small(pb.StatsReply, reply)
+        except PserverError as error:
+            return error
+        finally:
+            await channel.close()
+
+    async def each() -> list[pb.StatsReply | PserverError]:
+        return await asyncio.gather(*(one(name) for name in endpoints))
+
+    return asyncio.run(each())
