@@ -33,8 +33,8 @@ log = structlog.get_logger(__name__)
 
 _SWITCH_S = 0.0002
 """How long a thread that wants the interpreter lets another one keep it. With Python's 5 ms the owner
-thread waits for the event loop between two kernels; this took pulls from 0.44 to 0.50 of a bare
-echo's rate."""
+thread can wait for the event loop between two kernels. What `bench rpc` gains by it lies within its
+noise (0 to 15 % in paired runs); the longest wait is what this bounds."""
 
 SECOND_SIGNAL_EXIT = 130
 """Exit status when a second signal cut the drain short."""

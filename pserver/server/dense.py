@@ -124,8 +124,9 @@ class DenseMethods:
             self.tallies.pushes_duplicate += 1
         else:
             check(table, write, values)
-            apply(table, write, values)
+            # Marked first, as the servicer does: a kernel that raises is not run a second time.
             self.once.mark(push_id)
+            apply(table, write, values)
             self.tallies.pushes_applied += 1
         return build_small(pb.DenseWriteReply(duplicate=is_duplicate, version=table.version))
 
