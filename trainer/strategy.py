@@ -1,0 +1,181 @@
+"""How trainers work together: one frozen object, with each knob's name, range and default.
+
+Rooms before and after: ``config`` inherits its fields, so that each is a flag, a variable and a
+TOML key of ``trainer run``; ``aliases`` brings other systems' names; ``modes`` acts on it.
+
+What always holds:
+    * A knob that the chosen mode does not read is refused when it is given, default or not, with
+      the modes that do read it. So what is accepted has an effect.
+    * The mode is what was asked for, or ``async``; no other knob changes it.
+"""
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pserver import ClientSettings, Settings
+
+Mode = Literal["sync", "async", "half_async", "geo"]
+
+_READ_IN: Final[dict[str, tuple[Mode, ...]]] = {
+    "sync_divisor": ("sync",),
+    "on_missing": ("sync",),
+    "deterministic": ("sync",),
+    "staleness_lr": ("async", "half_async"),
+    "on_full": ("async",),
+    "flush_interval_ms": ("half_async",),
+    "max_merge_num": ("async", "half_async"),
+    "merge": ("async", "half_async"),
+    "k_steps": ("geo",),
+    "geo_average": ("geo",),
+}
+"""The modes that read a knob; every mode reads those that are not named here."""
+
+_MERGING = ("max_merge_num", "merge")
+"""Knobs that async reads only if it merges at all."""
+
+
+class Strategy(Settings):
+    """The mode and its knobs. Immutable.
+
+    sync: rounds; each is applied once, when every trainer's part is in. async: a push is applied
+    when it arrives. half_async: a trainer adds up a group of batches and pushes them as one. geo:
+    a trainer trains a local copy and exchanges differences.
+
+    Raises:
+        pserver.ConfigError: by ``Strategy.make``: a name is unknown, a value out of range, or the
+            mode does not read a knob. ``Strategy(...)`` raises pydantic's ValidationError.
+
+    >>> Strategy(mode="geo", k_steps=100).k_steps
+    100
+    """
+
+    mode: Annotated[Mode, Field(description="how trainers' pushes come together")] = "async"
+    sync_divisor: Annotated[
+        Literal["contributors", "registered", "samples"],
+        Field(description="what a round's summed gradients are divided by (sync)"),
+    ] = "contributors"
+    max_staleness: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=1 << 40,
+            description="steps that a trainer may be ahead of the slowest; none: any number",
+        ),
+    ] = None
+    staleness_lr: Annotated[
+        Literal["none", "inverse"],
+        Field(description="inverse: a push that is s versions old counts 1/s (async, half_async)"),
+    ] = "none"
+    k_steps: Annotated[
+        int, Field(ge=1, le=10**6, description="batches between two exchanges (geo)")
+    ] = 400
+    geo_average: Annotated[
+        Literal["trainers", "none"],
+        Field(description="what a difference is divided by: the trainers there are, or 1 (geo)"),
+    ] = "trainers"
+    max_merge_num: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=65536,
+            description="batches that become one push at the most (half_async; async on_full merge)",
+        ),
+    ] = 20
+    merge: Annotated[
+        Literal["sum", "mean"],
+        Field(description="how batches become one push (half_async; async on_full merge)"),
+    ] = "sum"
+    send_queue_size: Annotated[
+        int, Field(ge=1, le=65536, description="requests to one shard that may wait or be open")
+    ] = ClientSettings().send_queue_size
+    send_queue_bytes: Annotated[
+        int, Field(ge=1, le=1 << 40, description="bytes to one shard that may wait or be open")
+    ] = ClientSettings().send_queue_bytes
+    flush_interval_ms: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=3_600_000,
+            description="age at which a group leaves though not full (half_async)",
+        ),
+    ] = 50
+    prefetch: Annotated[
+        int,
+        Field(ge=0, le=64, description="batches whose rows are pulled ahead of their step"),
+    ] = 1
+    on_full: Annotated[
+        Literal["wait", "merge"],
+        Field(description="when the send queue is full: wait, or add to what waits there (async)"),
+    ] = "wait"
+    barrier_timeout: Annotated[
+        float,
+        Field(gt=0.0, le=86400.0, description="seconds that trainers wait for each other"),
+    ] = 300.0
+    on_missing: Annotated[
+        Literal["fail", "drop", "wait"],
+        Field(description="when a trainer is missing after that: end, go on without, wait (sync)"),
+    ] = "fail"
+    give_up_after: Annotated[
+        float,
+        Field(gt=0.0, le=86400.0, description="seconds a pull or push may take, with retries"),
+    ] = 1800.0
+    retry: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1000,
+            description="failed tries of a request before a warning names the server; they go on",
+        ),
+    ] = 3
+    deterministic: Annotated[
+        bool,
+        Field(description="refuse what would make two runs differ in a bit (sync)"),
+    ] = False
+    dense: Annotated[
+        Literal["pserver", "local"],
+        Field(description="where the dense part lives: on the servers, or in this process"),
+    ] = "local"
+    clip_norm: Annotated[
+        float | None,
+        Field(
+            gt=0.0,
+            allow_inf_nan=False,
+            description="global norm, sparse and dense, that a gradient is cut to; none: not cut",
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _refuse_idle(self) -> Self:
+        """Refuse knobs that this mode would not read, and those that deny each other."""
+        for name, modes in _READ_IN.items():
+            if name in self.model_fields_set and self.mode not in modes:
+                raise ValueError(
+                    f"{name} has no effect in mode {self.mode}, only in {' and '.join(modes)}; "
+                    "leave it out or change the mode"
+                )
+        for name in _MERGING:
+            if name in self.model_fields_set and (self.mode, self.on_full) == ("async", "wait"):
+                raise ValueError(
+                    f"{name} has no effect in mode async with on_full wait; give on_full merge, "
+                    "or mode half_async, or leave it out"
+                )
+        if self.deterministic and self.on_missing == "drop":
+            raise ValueError(
+                "deterministic and on_missing drop deny each other: who is dropped depends on the "
+                "clock; use on_missing fail or wait"
+            )
+        return self
+
+    def in_force(self) -> dict[str, object]:
+        """Return the knobs that this mode reads, with their values, by name.
+
+        >>> "k_steps" in Strategy().in_force(), "k_steps" in Strategy(mode="geo").in_force()
+        (False, True)
+        """
+        merges = (self.mode, self.on_full) != ("async", "wait")
+        return {
+            name: getattr(self, name)
+            for name in Strategy.model_fields
+            if self.mode in _READ_IN.get(name, (self.mode,)) and (merges or name not in _MERGING)
+        }
