@@ -28,3 +28,6 @@ Counts: TypeAlias = NDArray[np.uint32]
 
 Epochs: TypeAlias = NDArray[np.uint32]
 """uint32 epochs, one a row."""
+
+Uint32s: TypeAlias = NDArray[np.uint32]
+"""uint32 memory of other meanings: the words of rows, which may hold the bits of a float32."""

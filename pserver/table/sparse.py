@@ -22,6 +22,7 @@ from pserver.errors import NotFiniteError, ShapeError, TableFullError
 from pserver.kernel import initializer as first
 from pserver.kernel import rows
 from pserver.spec import TableSpec
+from pserver.table.fields import Fields, FieldValue
 from pserver.table.index import Index
 from pserver.table.initializer import make_initializer
 from pserver.table.optimizer import make_optimizer
@@ -56,11 +57,13 @@ class Row:
         weights: (dim,) float32.
         state: the optimizer's floats, by the name of each part, in the row's order.
         epoch: in which the row last changed.
+        fields: the words that the table's rules keep in each row, by name.
     """
 
     weights: Floats
     state: Mapping[str, Floats]
     epoch: int
+    fields: Mapping[str, FieldValue]
 
 
 class SparseTable:
@@ -70,6 +73,7 @@ class SparseTable:
         spec: what the table is, every rule spelled out.
         version: applied pushes.
         epoch: 1 and up; each row remembers the epoch in which it last changed.
+        fields: the words of each row that the table's rules ask for.
     """
 
     def __init__(self, spec: TableSpec) -> None:
@@ -85,6 +89,7 @@ class SparseTable:
         self._initializer = make_initializer(spec.initializer, table=spec.name, seed=spec.seed)
         stride = spec.dim + self._optimizer.state_dim
         self._slab = Slab(spec.capacity_max, stride, table=spec.name)
+        self.fields = Fields(spec.capacity_max, (), table=spec.name)
         self._index = Index(spec.capacity_max, self._slab.free_rows, table=spec.name)
         self._compile()
 
@@ -100,8 +105,8 @@ class SparseTable:
 
     @property
     def row_bytes(self) -> int:
-        """Return the bytes of a row in the slab: weights, state and epoch."""
-        return 4 * self._slab.stride + 4
+        """Return the bytes of a row in the slab: weights, state, epoch and words."""
+        return 4 * self._slab.stride + 4 + self.fields.row_bytes
 
     @property
     def num_bytes(self) -> int:
@@ -159,7 +164,7 @@ class SparseTable:
         for name, count in self._optimizer.parts.items():
             state[name] = floats[start : start + count]
             start += count
-        return Row(floats[:dim], state, int(self._slab.epochs[row_id]))
+        return Row(floats[:dim], state, int(self._slab.epochs[row_id]), self.fields.row(row_id))
 
     def check_push(self, keys: Keys, grads: Floats) -> None:
         """Refuse a push that ``push`` could not apply whole.
@@ -257,6 +262,7 @@ class SparseTable:
             self._write_first(
                 keys, where, new_rows, stride=slab.stride, state_dim=state_dim, out=slab.rows
             )
+            self.fields.begin(new_rows)
             rows.stamp(slab.epochs, new_rows, np.uint32(self.epoch))
         return row_ids
 
