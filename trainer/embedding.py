@@ -1,13 +1,14 @@
 """The torch side of a table: ``EmbeddingBag``, an ``nn.Module`` whose weights live on servers.
 
-Rooms before and after: a model calls it with keys; behind it are ``pserver.Client`` and
-``pooling``. Step 3 of the life of a batch.
+Rooms before and after: a model calls it with keys; behind it are ``pserver.Client``, or a mode of
+``trainer.modes`` in front of one, and ``pooling``. Step 3 of the life of a batch.
 
 What always holds:
     * Forward pulls each distinct key once. In training a key without a row gets one; in
       evaluation (``eval()`` or ``no_grad``) nothing on the servers changes.
-    * Backward pushes the summed gradient of each distinct key once a forward, without waiting; a
-      failed push is raised by the next one or by ``client.flush()``.
+    * Backward hands over the summed gradient of each distinct key once a forward, without waiting.
+      A client pushes it then and there; a ``Mode`` when the step ends. A failed push is raised by
+      the next one or by ``flush()``.
     * A key that is in no bag is not touched.
 """
 
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 import pserver
+from trainer.modes.base import Pending, Rows
 from trainer.pooling import Pooling, pool
 
 KeysLike: TypeAlias = Tensor | NDArray[np.integer]
@@ -55,7 +57,7 @@ class Fetch:
     """
 
     distinct: pserver.Distinct
-    pending: pserver.PendingPull
+    pending: Pending
     shape: tuple[int, ...] = field(default=())
 
 
@@ -68,7 +70,7 @@ class EmbeddingBag(nn.Module):
 
     def __init__(  # noqa: PLR0913 - a table's spec, given by name
         self,
-        client: pserver.Client,
+        client: Rows,
         table: str,
         *,
         dim: int,
@@ -81,7 +83,7 @@ class EmbeddingBag(nn.Module):
         """Make the table on the servers; fine if it is there with this very spec.
 
         Args:
-            client: a connection.
+            client: a connection, or a mode that goes through one.
             table: the table's name; two modules may share one.
             dim: floats a row.
             pooling: "sum" or "mean" over a bag, or "none": each key's row.

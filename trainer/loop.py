@@ -18,11 +18,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
@@ -30,9 +31,22 @@ import pserver
 from trainer.dataset.batch import Batch
 from trainer.embedding import EmbeddingBag, Fetch
 from trainer.evaluate import auc, log_loss
+from trainer.modes.base import Mode
 
 _READ_END_S = 2.0  # how long the end of a run waits for a read that is going on
 _POLL_S = 0.1  # how soon the reading thread sees that nobody wants more
+
+
+class DenseStep(Protocol):
+    """What steps the dense part: a torch optimizer, or ``modes.dense.DenseOnServers``."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's own
+        """Begin a step."""
+        ...
+
+    def step(self) -> object:
+        """Use the gradients that are there."""
+        ...
 
 
 class CtrModel(nn.Module):
@@ -144,23 +158,25 @@ def read_ahead(
         thread.join(_READ_END_S)
 
 
-def train(
+def train(  # noqa: PLR0913 - a run's parts, by name
     model: CtrModel,
     batches: Iterable[Batch],
     *,
-    optimizer: optim.Optimizer,
+    optimizer: DenseStep,
+    mode: Mode | None = None,
     prefetch: int = 1,
     steps_max: int | None = None,
     on_step: Callable[[StepReport], None] = lambda _: None,
 ) -> int:
     """Train on batches in order and return the number of steps.
 
-    All that was pushed is applied when this returns.
+    All that was pushed is applied when this returns, and the mode is finished.
 
     Args:
         model: its table and dense part are trained.
         batches: the data, epochs included.
         optimizer: of the dense part.
+        mode: that the model's table goes through; none: a client, which pushes in backward.
         prefetch: batches whose rows are pulled ahead of their step.
         steps_max: stop after that many.
         on_step: called after each step.
@@ -177,25 +193,40 @@ def train(
             ahead.append((batch, model.fetch(batch, distinct=distinct)))
             if len(ahead) > prefetch:
                 step += 1
-                on_step(_step(model, *ahead.popleft(), optimizer=optimizer, step=step))
+                on_step(_step(model, *ahead.popleft(), optimizer=optimizer, mode=mode, step=step))
     while ahead:
         step += 1
-        on_step(_step(model, *ahead.popleft(), optimizer=optimizer, step=step))
-    model.bag.flush()
+        on_step(_step(model, *ahead.popleft(), optimizer=optimizer, mode=mode, step=step))
+    if mode is None:
+        model.bag.flush()
+    else:
+        mode.finish()
     return step
 
 
 def _step(
-    model: CtrModel, batch: Batch, fetch: Fetch, *, optimizer: optim.Optimizer, step: int
+    model: CtrModel,
+    batch: Batch,
+    fetch: Fetch,
+    *,
+    optimizer: DenseStep,
+    mode: Mode | None,
+    step: int,
 ) -> StepReport:
     """Compute one batch, push the rows' gradients, step the dense part."""
     optimizer.zero_grad(set_to_none=True)
     logits = model(batch, fetch)
     loss = functional.binary_cross_entropy_with_logits(logits, model.labels(batch))
     loss.backward()  # type: ignore[no-untyped-call]
+    if mode is not None:
+        mode.clip(model.dense.parameters())
     optimizer.step()
-    probabilities: NDArray[np.float32] = torch.sigmoid(logits.detach()).cpu().numpy()
-    return StepReport(step, batch, loss.item(), probabilities)
+    report = StepReport(step, batch, loss.item(), torch.sigmoid(logits.detach()).cpu().numpy())
+    if mode is not None:
+        begin = time.perf_counter()
+        mode.end_step(samples=batch.num_samples, loss=report.loss)
+        model.bag.comm.push_s += time.perf_counter() - begin
+    return report
 
 
 @dataclass(frozen=True, slots=True)
