@@ -18,6 +18,7 @@ from pserver.client.pending import PendingPull, PendingPush
 from pserver.config import ClientSettings, ServeSettings, Settings
 from pserver.embedded import embedded
 from pserver.errors import (
+    CheckpointError,
     ClusterError,
     ConfigError,
     DeadlineError,
@@ -47,6 +48,7 @@ from pserver.table.optimizer_file import load_rule, load_rules
 __all__ = [
     "GOLDEN",
     "USAGE_EXIT",
+    "CheckpointError",
     "Client",
     "ClientSettings",
     "ClusterError",

@@ -17,6 +17,7 @@
     ├── ClusterError             the servers do not form the cluster that was asked for
     │   └── RestartedError       a server came back without what it held
     ├── StaleError               a push older than the window in which repeats are known
+    ├── CheckpointError          damaged, missing, of a newer format, or not to be written
     ├── DeadlineError            not answered in time
     └── InternalError            our own mistake
 
@@ -85,6 +86,10 @@ class RestartedError(ClusterError):
 
 class StaleError(PserverError):
     """A push so old that the server no longer knows whether it was applied. It was refused."""
+
+
+class CheckpointError(PserverError):
+    """A checkpoint is damaged, missing, too new, or could not be written. Nothing was changed."""
 
 
 class DeadlineError(PserverError):

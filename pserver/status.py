@@ -29,6 +29,7 @@ _CODES: dict[type[errors.PserverError], grpc.StatusCode] = {
     errors.ClusterError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RestartedError: grpc.StatusCode.ABORTED,
     errors.StaleError: grpc.StatusCode.OUT_OF_RANGE,
+    errors.CheckpointError: grpc.StatusCode.DATA_LOSS,
     errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.InternalError: grpc.StatusCode.INTERNAL,
     errors.PserverError: grpc.StatusCode.UNKNOWN,

@@ -12,12 +12,12 @@ Owner: the shard's owner thread.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pserver.arrays import Floats, Keys, RowIds
+from pserver.arrays import Epochs, Floats, Keys, RowIds
 from pserver.errors import NotFiniteError, ShapeError, TableFullError
 from pserver.kernel import initializer as first
 from pserver.kernel import rows
@@ -29,6 +29,9 @@ from pserver.table.optimizer import make_optimizer
 from pserver.table.slab import Slab
 
 T = TypeVar("T", bound=np.generic)
+
+Parts: TypeAlias = list[tuple[str, str, int]]
+"""The parts of a row in one array: name, dtype and count of each."""
 
 VALUE_MAX = 1e12
 """Largest magnitude of a gradient or an assigned weight. 350,000 repeats of one key, the most that
@@ -66,6 +69,18 @@ class Row:
     fields: Mapping[str, FieldValue]
 
 
+class Watch(Protocol):
+    """Is told of rows before they change or go; a save that is under way is one."""
+
+    def before_change(self, keys: Keys, row_ids: RowIds) -> None:
+        """See the rows of (U,) keys as they are; a row id of -1 means no row."""
+        ...
+
+    def before_erase(self, keys: Keys, row_ids: RowIds) -> None:
+        """See the rows of (U,) keys that are about to go; a row id of -1 means no row."""
+        ...
+
+
 class SparseTable:
     """Rows of ``dim`` weights and optimizer state, one for each key that was ever created.
 
@@ -74,6 +89,7 @@ class SparseTable:
         version: applied pushes.
         epoch: 1 and up; each row remembers the epoch in which it last changed.
         fields: the words of each row that the table's rules ask for.
+        watch: is told of rows before they change; None costs nothing.
     """
 
     def __init__(self, spec: TableSpec) -> None:
@@ -85,6 +101,7 @@ class SparseTable:
         self.spec = spec
         self.version = 0
         self.epoch = 1
+        self.watch: Watch | None = None
         self._optimizer = make_optimizer(spec.optimizer, dim=spec.dim)
         self._initializer = make_initializer(spec.initializer, table=spec.name, seed=spec.seed)
         stride = spec.dim + self._optimizer.state_dim
@@ -191,7 +208,7 @@ class SparseTable:
             grads: (U * dim,) float32, finite.
         """
         grads = read_only(grads)
-        row_ids = self._rows_for(keys)
+        row_ids = self._rows_to_change(keys)
         if rows.first_repeat(self._slab.marks, row_ids) >= 0:
             distinct, inverse = np.unique(row_ids, return_inverse=True)
             summed = np.zeros(distinct.size * self.spec.dim, np.float32)
@@ -214,7 +231,7 @@ class SparseTable:
             keys: (U,) uint64; of repeats the last one counts.
             weights: (U * dim,) float32, finite.
         """
-        row_ids = self._rows_for(keys)
+        row_ids = self._rows_to_change(keys)
         rows.assign(self._slab.rows, self._slab.stride, self.spec.dim, row_ids, read_only(weights))
         rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
 
@@ -223,7 +240,42 @@ class SparseTable:
 
         Freed row ids are used again; a key that comes back begins with first weights and state.
         """
-        return self._index.erase(read_only(keys))
+        keys = read_only(keys)
+        if self.watch is not None:
+            row_ids = np.empty(keys.size, np.int64)
+            self._index.find(keys, row_ids)
+            self.watch.before_erase(keys, row_ids)
+        return self._index.erase(keys)
+
+    # --- for saves and loads, see ``dump`` and ``cut`` ------------------------------------------
+
+    @property
+    def epochs(self) -> Epochs:
+        """Return the epoch of each row id."""
+        return self._slab.epochs
+
+    def memory(self) -> list[tuple[NDArray[Any], Parts]]:
+        """Return every array that makes up the rows, flat, with the parts of a row in order.
+
+        A part is its name, how its bits are read, and how many items it has.
+        """
+        floats: Parts = [("weights", "float32", self.spec.dim)]
+        floats += [(f"state.{n}", "float32", count) for n, count in self._optimizer.parts.items()]
+        words: Parts = [(f"field.{f.name}", f.kind, 1) for f in self.fields.fields.values()]
+        blocks = [(self._slab.rows, floats), (self.fields.words, words)]
+        return [*(block for block in blocks if block[1]), (self.epochs, [("epochs", "uint32", 1)])]
+
+    def entries(self, partition: int) -> tuple[Keys, RowIds]:
+        """Return the keys and row ids of a partition, in no order."""
+        return self._index.entries(partition)
+
+    def rows_to_fill(self, keys: Keys) -> RowIds:
+        """Return a row id for each of (U,) distinct keys; the caller writes all of each row.
+
+        Raises:
+            TableFullError: there is no room for the new rows; nothing was created.
+        """
+        return self._rows_to_change(keys)
 
     def check(self) -> None:
         """Assert every invariant of the table; linear in its size."""
@@ -247,6 +299,13 @@ class SparseTable:
         self.erase(keys)
         rows.sum_repeats(nowhere, read_only(values), dim, values)
         self._write_first(read_only(keys), nowhere, nowhere, stride=dim, state_dim=0, out=values)
+
+    def _rows_to_change(self, keys: Keys) -> RowIds:
+        """Return the row id of each key as ``_rows_for``, after telling who watches the table."""
+        row_ids = self._rows_for(keys)
+        if self.watch is not None:
+            self.watch.before_change(keys, row_ids)
+        return row_ids
 
     def _rows_for(self, keys: Keys) -> RowIds:
         """Return the row id of each key; new rows have their first weights and state."""

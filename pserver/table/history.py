@@ -1,0 +1,77 @@
+"""What a table remembers for saves: the cut that is under way, and the keys that are gone.
+
+Rooms before and after: ``sparse`` tells it of changes, as ``table.watch``; ``server.checkpoint`` begins
+cuts and asks which keys were erased, for a delta.
+
+What always holds: of every key erased in an epoch after ``erased_from`` it is known that it was. Erased
+keys cost 8 bytes each until a later save is durable; where there are more than ``ERASED_MAX``, they are
+forgotten and ``erased_from`` rises, so that the next delta is refused rather than wrong.
+Owner: the shard's owner thread.
+"""
+
+import numpy as np
+
+from pserver.arrays import Keys, RowIds
+from pserver.table.cut import ASIDE_BYTES_MAX, Cut
+from pserver.table.sparse import SparseTable
+
+ERASED_MAX = 1 << 25
+"""Keys erased since the last durable save that are remembered: 256 MiB."""
+
+
+class History:
+    """The watch of one table.
+
+    Attributes:
+        cut: the one that is under way, or None.
+        erased_from: erasures after this epoch are known; None before the first durable save.
+    """
+
+    def __init__(self, table: SparseTable) -> None:
+        """Begin to watch a table."""
+        self.cut: Cut | None = None
+        self.erased_from: int | None = None
+        self._table = table
+        self._erased: list[tuple[int, Keys]] = []
+        self._num_erased = 0
+        table.watch = self
+
+    def before_change(self, keys: Keys, row_ids: RowIds) -> None:
+        """Let the cut keep the rows."""
+        if self.cut is not None:
+            self.cut.before_change(keys, row_ids)
+
+    def before_erase(self, keys: Keys, row_ids: RowIds) -> None:
+        """Let the cut keep the rows, and remember the keys."""
+        self.before_change(keys, row_ids)
+        if self.erased_from is None:
+            return
+        gone = keys[row_ids >= 0]
+        self._erased.append((self._table.epoch, gone))
+        self._num_erased += gone.size
+        if self._num_erased > ERASED_MAX:
+            self.forget_erased(self._table.epoch)
+
+    def begin_cut(self, *, since: int, aside_bytes_max: int = ASIDE_BYTES_MAX) -> Cut:
+        """Mark the instant; see ``Cut``."""
+        assert self.cut is None, f"table {self._table.spec.name!r} has a cut already"
+        self.cut = Cut(self._table, since=since, aside_bytes_max=aside_bytes_max)
+        return self.cut
+
+    def end_cut(self) -> None:
+        """Let the table go on without the cut. Ending twice is fine."""
+        self.cut = None
+
+    def erased_until(self, epoch: int) -> Keys:
+        """Return the distinct keys known to be erased in epochs up to this one, ascending.
+
+        A key among them may have a row again.
+        """
+        parts = [keys for when, keys in self._erased if when <= epoch]
+        return np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
+
+    def forget_erased(self, epoch: int) -> None:
+        """Drop what was erased in epochs up to this one: a save that holds it is durable."""
+        self.erased_from = epoch
+        self._erased = [(when, keys) for when, keys in self._erased if when > epoch]
+        self._num_erased = sum(keys.size for _, keys in self._erased)
