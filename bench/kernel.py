@@ -18,8 +18,8 @@ from bench.common import (
     memory_bytes_per_s,
 )
 from pserver.arrays import Keys, RowIds
-from pserver.client.dedupe import dedupe
 from pserver.kernel import rows
+from pserver.kernel.dedupe import dedupe
 from pserver.table.index import Index
 from pserver.table.optimizer import RULES, make_optimizer
 from pserver.table.slab import Mapping

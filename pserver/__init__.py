@@ -10,7 +10,6 @@
 from pserver._version import __version__
 from pserver.client.client import Client
 from pserver.client.connect import connect
-from pserver.client.dedupe import Distinct, dedupe
 from pserver.client.dense import DensePulled
 from pserver.client.inputs import as_keys
 from pserver.client.inspected import Inspected
@@ -38,6 +37,7 @@ from pserver.errors import (
     UnknownTableError,
     nearest,
 )
+from pserver.kernel.dedupe import Distinct, dedupe
 from pserver.logs import configure_logs
 from pserver.mix import GOLDEN, mix64
 from pserver.options import USAGE_EXIT, CommandParser, add_flags, resolve

@@ -24,7 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 from pserver.arrays import Keys
 from pserver.client.at_exit import close_at_exit
 from pserver.client.compose import pull_message, push_messages
-from pserver.client.dedupe import dedupe
 from pserver.client.dense import Dense, DensePulled
 from pserver.client.gradients import (
     Gradients,
@@ -44,6 +43,7 @@ from pserver.client.specs import Specs
 from pserver.config import ClientSettings
 from pserver.deadline import Deadline
 from pserver.errors import DeadlineError, RequestError
+from pserver.kernel.dedupe import dedupe
 from pserver.placement import shard_of, shard_of_partition
 from pserver.spec import DenseSpec, TableSpec
 from pserver.v1 import pserver_pb2 as pb

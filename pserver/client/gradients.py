@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pserver.arrays import Counts, Floats, Keys
-from pserver.client.dedupe import dedupe
 from pserver.client.inputs import as_block, as_counts
 from pserver.errors import ShapeError
 from pserver.kernel import rows
+from pserver.kernel.dedupe import dedupe
 
 Gradients: TypeAlias = tuple[Keys, Floats, Counts]
 """What is pushed to one table: (U,) distinct keys, (U * dim,) gradients, (U,) or (0,) counts."""

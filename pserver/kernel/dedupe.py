@@ -1,7 +1,7 @@
 """From the occurrences of a batch to its distinct keys, and the way back.
 
-Rooms before and after: ``trainer.embedding`` or a caller brings keys; ``route`` splits what is
-distinct.
+Rooms before and after: ``trainer.embedding`` or a caller brings keys, and ``client.route`` splits
+what is distinct; ``server.rounds`` brings the keys of all trainers of a round.
 
 What always holds: ``keys[inverse]`` is the input; distinct keys stand in the order of their first
 occurrence; the counts add up to N.

@@ -1,4 +1,4 @@
-"""What ``pserver.client.dedupe`` promises: distinct keys, the way back, and counts."""
+"""What ``pserver.kernel.dedupe`` promises: distinct keys, the way back, and counts."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pserver.arrays import Keys
-from pserver.client.dedupe import dedupe
+from pserver.kernel.dedupe import dedupe
 from tests.reference import EDGE_KEYS, unmix64
 
 any_key = st.integers(0, 2**64 - 1) | st.sampled_from(EDGE_KEYS) | st.integers(0, 20)
