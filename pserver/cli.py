@@ -24,6 +24,7 @@ from pserver.cli_tables import (
     plan_lines,
     table_facts,
     tables_table,
+    troubles,
     warnings,
 )
 from pserver.client.client import Client
@@ -205,6 +206,8 @@ def _show_status(facts: list[dict[str, Any]], *, as_json: bool) -> None:
             f"{fact['uptime_s']:.0f} s",
         )
     _console().print(table)
+    for fact in facts:
+        print(*fact["troubles"], sep="\n", end="\n" * bool(fact["troubles"]))
 
 
 def _connect(given: argparse.Namespace) -> Client:
@@ -281,6 +284,7 @@ def _fact(endpoint: str, stats: pb.StatsReply) -> dict[str, Any]:
         "queued": stats.queued,
         "uptime_s": stats.uptime_s,
         "package_version": stats.server.package_version,
+        "troubles": troubles(stats),
     }
 
 

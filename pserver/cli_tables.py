@@ -162,6 +162,23 @@ def warnings(facts: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def troubles(stats: pb.StatsReply) -> list[str]:
+    """Return a line for each table of a shard that was sent NaN, or that it stopped."""
+    lines = []
+    for table in stats.tables:
+        where = f"table {table.table!r} on shard {stats.server.shard_index}"
+        if table.stopped:
+            lines.append(f"{where} takes no more pushes: {table.stopped}")
+        if table.bad_pushes:
+            worst = max(table.bad_pushes_of, key=lambda bad: bad.pushes)
+            lines.append(
+                f"{where}: {table.bad_pushes} pushes with NaN, infinity or a huge number from "
+                f"{len(table.bad_pushes_of)} trainers; most ({worst.pushes}) from trainer "
+                f"{worst.trainer}, the last of them: {worst.last}"
+            )
+    return lines
+
+
 def inspected_facts(found: Inspected) -> dict[str, Any]:
     """Return a key's facts, with arrays as lists."""
     return {

@@ -14,6 +14,7 @@
     │   ├── UnavailableError     no connection, or the server is going down
     │   └── OverloadedError      a queue of the server is full
     ├── TableFullError           no room for a new row
+    ├── TableStoppedError        a table that takes no more pushes after a bad one
     ├── ClusterError             the servers do not form the cluster that was asked for
     │   └── RestartedError       a server came back without what it held
     ├── StaleError               a push older than the window in which repeats are known
@@ -74,6 +75,10 @@ class OverloadedError(TransientError):
 
 class TableFullError(PserverError):
     """No room for a new row: raise ``capacity_max``. Nothing was applied."""
+
+
+class TableStoppedError(PserverError):
+    """A push with NaN stopped a table whose ``on_nan`` is "fail". Nothing was applied."""
 
 
 class ClusterError(PserverError):

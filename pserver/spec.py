@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pserver.errors import ConfigError
+from pserver.errors import ConfigError, nearest
 
 DIM_MAX = 4096
 """Floats a row sees at most: 16 KiB of weights, so that a part of 4 MiB holds 200 rows."""
@@ -26,6 +26,9 @@ TABLES_MAX = 256
 DENSE_LENGTH_MAX = 2**28
 """Floats of a dense table at most, over all shards: 1 GiB of weights, a hundred times what the dense
 part of a CTR model has."""
+
+ON_NAN = ("reject", "zero", "fail")
+UNKNOWN_READS = ("first", "zeros")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -80,6 +83,11 @@ class TableSpec:
             truncated_normal.
         seed: what first weights depend on, with the table's name and the key.
         capacity_max: rows a shard holds at most; address space, not memory, is reserved for them.
+        on_nan: what a push with NaN, infinity or a number over 1e12 does: "reject" refuses the whole
+            message, "zero" takes each such number as 0, "fail" refuses the message and every later
+            push until the table is cleared.
+        unknown_reads: what a read that creates nothing gives for a key without a row: the "first"
+            weights that it would get, or "zeros".
     """
 
     name: str
@@ -88,6 +96,8 @@ class TableSpec:
     initializer: str = "uniform:low=-0.01,high=0.01"
     seed: int = 0
     capacity_max: int = 2**28
+    on_nan: str = "reject"
+    unknown_reads: str = "first"
 
     def __post_init__(self) -> None:
         """Refuse a field that is out of range."""
@@ -98,6 +108,8 @@ class TableSpec:
             ("capacity_max", 1, ROWS_MAX),
         ):
             _check_number(self.name, field, getattr(self, field), low, high)
+        _check_word(self.name, "on_nan", self.on_nan, ON_NAN)
+        _check_word(self.name, "unknown_reads", self.unknown_reads, UNKNOWN_READS)
 
     def difference(self, other: "TableSpec") -> str:
         """Return the fields in which two specs differ, as ``field: mine, theirs``.
@@ -148,6 +160,13 @@ def _check_number(name: str, field: str, value: object, low: int, high: int) -> 
     if type(value) is not int or not low <= value <= high:
         raise ConfigError(
             f"table {name!r}: {field} must be an integer in [{low}, {high}], got {value!r}"
+        )
+
+
+def _check_word(name: str, field: str, value: str, words: tuple[str, ...]) -> None:
+    if value not in words:
+        raise ConfigError(
+            f"table {name!r}: {field}: unknown value {value!r}; {nearest(str(value), words)}"
         )
 
 

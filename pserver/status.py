@@ -26,6 +26,7 @@ _CODES: dict[type[errors.PserverError], grpc.StatusCode] = {
     errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
     errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.TableFullError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.TableStoppedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ClusterError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RestartedError: grpc.StatusCode.ABORTED,
     errors.StaleError: grpc.StatusCode.OUT_OF_RANGE,

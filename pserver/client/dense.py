@@ -27,7 +27,7 @@ from pserver.kernel import rows
 from pserver.placement import parts_of_slice, slice_of_shard
 from pserver.spec import DenseSpec
 from pserver.table.dense import spelled_out_dense
-from pserver.table.sparse import LIMIT_BITS, VALUE_MAX
+from pserver.table.values import LIMIT_BITS, VALUE_MAX
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import PushId
 from pserver.wire.small import dense_proto_of, dense_spec_of, parse_small

@@ -1,19 +1,20 @@
-"""The facts of a shard: for the handshake, for ``pserver status``, for the metrics page.
+"""The facts of a shard: for the handshake and for ``pserver status``.
 
-Rooms before and after: ``servicer`` gives a ``Report``; what is read from it are plain numbers,
+Rooms before and after: ``servicer`` gives a ``Report``, from which ``series`` makes the metrics page; what is read from it are plain numbers,
 so a reader on the event loop sees each of them as it was at some moment.
 """
 
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pserver._version import __version__
-from pserver.metrics import Recent, Series
+from pserver.metrics import Recent
 from pserver.placement import NUM_PARTITIONS, PLACEMENT_VERSION
+from pserver.server.bad_values import BadValues
 from pserver.table.dense import DenseTable
 from pserver.table.sparse import SparseTable
 from pserver.v1 import pserver_pb2 as pb
@@ -43,6 +44,7 @@ class Report:
     tables: Sequence[SparseTable]
     dense_tables: Sequence[DenseTable]
     tallies: Tallies
+    bad_values: BadValues
     queued: int
     started_s: float
 
@@ -76,7 +78,7 @@ def stats(report: Report, methods: Iterable[Recent]) -> pb.StatsReply:
         uptime_s=time.monotonic() - report.started_s,
         cpu_s=time.process_time(),
         memory_bytes=resident_bytes(),
-        tables=[_table_stats(table, report.tallies) for table in report.tables],
+        tables=[_table_stats(table, report) for table in report.tables],
         methods=[
             pb.MethodStats(
                 method=recent.method,
@@ -105,8 +107,9 @@ def stats(report: Report, methods: Iterable[Recent]) -> pb.StatsReply:
     )
 
 
-def _table_stats(table: SparseTable, tallies: Tallies) -> pb.TableStats:
-    name = table.spec.name
+def _table_stats(table: SparseTable, report: Report) -> pb.TableStats:
+    name, tallies = table.spec.name, report.tallies
+    bad = report.bad_values.of(name)
     return pb.TableStats(
         table=name,
         rows=table.num_rows,
@@ -115,60 +118,10 @@ def _table_stats(table: SparseTable, tallies: Tallies) -> pb.TableStats:
         keys_pulled=tallies.keys_pulled.get(name, 0),
         keys_pushed=tallies.keys_pushed.get(name, 0),
         occurrences_pushed=tallies.occurrences_pushed.get(name, 0),
+        bad_pushes=report.bad_values.total(name),
+        bad_pushes_of=[
+            pb.BadPushes(trainer=trainer, pushes=entry.pushes, last=entry.last)
+            for trainer, entry in bad.items()
+        ],
+        stopped=table.stopped,
     )
-
-
-def series(report: Callable[[], Report]) -> list[Series]:
-    """Return what the metrics page reads from a shard."""
-
-    def by_table(read: Callable[[SparseTable], float]) -> Callable[[], list[_Sample]]:
-        return lambda: [((table.spec.name,), read(table)) for table in report().tables]
-
-    def by_any(
-        read: Callable[[SparseTable | DenseTable], float],
-    ) -> Callable[[], list[_Sample]]:
-        def samples() -> list[_Sample]:
-            tables: list[SparseTable | DenseTable] = [*report().tables, *report().dense_tables]
-            return [((table.spec.name,), read(table)) for table in tables]
-
-        return samples
-
-    def by_dense(read: Callable[[DenseTable], float]) -> Callable[[], list[_Sample]]:
-        return lambda: [((table.spec.name,), read(table)) for table in report().dense_tables]
-
-    def by_name(read: Callable[[Tallies], Mapping[str, int]]) -> Callable[[], list[_Sample]]:
-        return lambda: [((name,), count) for name, count in dict(read(report().tallies)).items()]
-
-    def one(read: Callable[[Report], float]) -> Callable[[], list[_Sample]]:
-        return lambda: [((), read(report()))]
-
-    table = ("table",)
-    return [
-        Series("rows", "Rows alive.", table, by_table(lambda t: t.num_rows)),
-        Series(
-            "dense_floats", "Floats of a dense table held here.", table, by_dense(lambda t: t.size)
-        ),
-        Series("table_bytes", "Bytes of rows and index.", table, by_any(lambda t: t.num_bytes)),
-        Series("table_version", "Pushes applied to it.", table, by_any(lambda t: t.version)),
-        Series("pulled_keys_total", "Keys read.", table, by_name(lambda t: t.keys_pulled)),
-        Series("pushed_keys_total", "Keys pushed.", table, by_name(lambda t: t.keys_pushed)),
-        Series(
-            "pushed_occurrences_total",
-            "Occurrences of the pushed keys, where trainers count them.",
-            table,
-            by_name(lambda t: t.occurrences_pushed),
-        ),
-        Series("queue_depth", "Requests waiting.", (), one(lambda r: r.queued)),
-        Series(
-            "applied_pushes_total", "Pushes applied.", (), one(lambda r: r.tallies.pushes_applied)
-        ),
-        Series(
-            "duplicate_pushes_total",
-            "Pushes refused because they were applied before.",
-            (),
-            one(lambda r: r.tallies.pushes_duplicate),
-        ),
-    ]
-
-
-_Sample = tuple[tuple[str, ...], float]

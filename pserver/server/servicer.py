@@ -17,20 +17,22 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pserver.arrays import Floats, Keys
+from pserver.arrays import Keys
 from pserver.config import MESSAGE_BYTES_MAX
 from pserver.errors import ClusterError, ConfigError, RestartedError, ShapeError, UnavailableError
 from pserver.metrics import Metrics
 from pserver.placement import first_foreign, partitions_of_shard
+from pserver.server.bad_values import BadValues
 from pserver.server.dense import DenseMethods
 from pserver.server.executor import Executor
 from pserver.server.once import Once
-from pserver.server.report import Report, Tallies, describe, series, stats
+from pserver.server.report import Report, Tallies, describe, stats
+from pserver.server.series import series
 from pserver.status import to_status
 from pserver.table.registry import Registry
 from pserver.table.sparse import SparseTable
 from pserver.v1 import pserver_pb2 as pb
-from pserver.wire import TablePush, build_pull_reply, parse_pull, parse_push
+from pserver.wire import PushId, TablePush, build_pull_reply, parse_pull, parse_push
 from pserver.wire.small import build_small, parse_small, proto_of, spec_of
 
 METHODS = (
@@ -76,6 +78,7 @@ class Servicer:
         self._registry = Registry()
         self._once = Once()
         self._tallies = Tallies()
+        self._bad_values = BadValues()
         self._started_s = time.monotonic()
         self.metrics = Metrics(series(self._report))
         self._work: dict[str, Callable[[bytes], bytes]] = {
@@ -177,10 +180,10 @@ class Servicer:
         return reply
 
     def _on_push(self, message: bytes) -> bytes:
-        return self._apply(message, SparseTable.check_push, _push)
+        return self._apply(message, self._bad_values.checked, _push)
 
     def _on_assign(self, message: bytes) -> bytes:
-        return self._apply(message, SparseTable.check_assign, _assign)
+        return self._apply(message, _checked_assign, _assign)
 
     def _on_inspect(self, message: bytes) -> bytes:
         request = parse_small(pb.InspectRequest, message)
@@ -204,7 +207,7 @@ class Servicer:
     def _apply(
         self,
         message: bytes,
-        check: Callable[[SparseTable, Keys, Floats], None],
+        checked: Callable[[SparseTable, TablePush, PushId], TablePush],
         apply: Callable[[SparseTable, TablePush], None],
     ) -> bytes:
         """Check every table's part, then apply them all, once."""
@@ -218,12 +221,13 @@ class Servicer:
         if is_duplicate:
             self._tallies.pushes_duplicate += 1
         else:
+            parts = []
             for table, part in zip(tables, request.tables, strict=True):
                 self._check_keys(part.table, part.keys)
-                check(table, part.keys, part.values)
+                parts.append(checked(table, part, request.push_id))
             # Marked first: should a user's kernel raise, no retry applies the rest a second time.
             self._once.mark(request.push_id)
-            for table, part in zip(tables, request.tables, strict=True):
+            for table, part in zip(tables, parts, strict=True):
                 apply(table, part)
                 table.version += not request.more
                 self._tallies.keys_pushed[part.table] += part.keys.size
@@ -260,6 +264,7 @@ class Servicer:
             tables=list(self._registry),
             dense_tables=list(self._registry.dense),
             tallies=self._tallies,
+            bad_values=self._bad_values,
             queued=self._executor.queued,
             started_s=self._started_s,
         )
@@ -268,6 +273,12 @@ class Servicer:
 def _push(table: SparseTable, part: TablePush) -> None:
     """Apply the gradients that came for one table."""
     table.push(part.keys, part.values)
+
+
+def _checked_assign(table: SparseTable, part: TablePush, _: PushId) -> TablePush:
+    """Refuse weights that could not be written whole."""
+    table.check_assign(part.keys, part.values)
+    return part
 
 
 def _assign(table: SparseTable, part: TablePush) -> None:

@@ -28,7 +28,8 @@ from pserver.errors import CheckpointError
 from pserver.kernel import copies
 from pserver.placement import NUM_PARTITIONS, partition_of
 from pserver.table.dump import Block, blocks_of
-from pserver.table.sparse import SparseTable, read_only
+from pserver.table.sparse import SparseTable
+from pserver.table.values import read_only
 
 ASIDE_BYTES_MAX = 1 << 30
 """Rows kept aside for one table at most: 12 M rows of dim 16 with adagrad that changed before their

@@ -26,7 +26,7 @@ from pserver.kernel import rows
 from pserver.placement import parts_of_slice
 from pserver.spec import DenseSpec
 from pserver.table.optimizer import Optimizer, make_optimizer
-from pserver.table.sparse import LIMIT_BITS, VALUE_MAX, read_only
+from pserver.table.values import LIMIT_BITS, VALUE_MAX, read_only
 
 
 def spelled_out_dense(spec: DenseSpec) -> DenseSpec:

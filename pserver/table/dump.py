@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from pserver.arrays import Keys, RowIds
 from pserver.errors import CheckpointError
 from pserver.kernel import copies
-from pserver.table.sparse import SparseTable, read_only
+from pserver.table.sparse import SparseTable
+from pserver.table.values import read_only
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 """Arrays by name; the first axis is the row."""

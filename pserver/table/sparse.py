@@ -12,13 +12,13 @@ Owner: the shard's owner thread.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pserver.arrays import Epochs, Floats, Keys, RowIds
-from pserver.errors import NotFiniteError, ShapeError, TableFullError
+from pserver.errors import TableFullError, TableStoppedError
 from pserver.kernel import initializer as first
 from pserver.kernel import rows
 from pserver.spec import TableSpec
@@ -27,29 +27,10 @@ from pserver.table.index import Index
 from pserver.table.initializer import make_initializer
 from pserver.table.optimizer import make_optimizer
 from pserver.table.slab import Slab
-
-T = TypeVar("T", bound=np.generic)
+from pserver.table.values import check_values, mended_values, read_only
 
 Parts: TypeAlias = list[tuple[str, str, int]]
 """The parts of a row in one array: name, dtype and count of each."""
-
-VALUE_MAX = 1e12
-"""Largest magnitude of a gradient or an assigned weight. 350,000 repeats of one key, the most that
-a message holds, add up to 3.5e17, whose square is 1.2e35: finite, where one push of 1.9e19 would
-make an accumulator of squares infinite for good."""
-
-LIMIT_BITS = np.float32(VALUE_MAX).view(np.uint32)
-
-
-def read_only(array: NDArray[T]) -> NDArray[T]:
-    """Return a view that cannot be written to.
-
-    Arrays that view a message are read-only, and numba compiles a kernel once for each kind of
-    array: with every input read-only, one version serves messages and other callers alike.
-    """
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,6 +71,7 @@ class SparseTable:
         epoch: 1 and up; each row remembers the epoch in which it last changed.
         fields: the words of each row that the table's rules ask for.
         watch: is told of rows before they change; None costs nothing.
+        stopped: why no push is taken any more, or an empty text. See ``stop``.
     """
 
     def __init__(self, spec: TableSpec) -> None:
@@ -102,6 +84,7 @@ class SparseTable:
         self.version = 0
         self.epoch = 1
         self.watch: Watch | None = None
+        self.stopped = ""
         self._optimizer = make_optimizer(spec.optimizer, dim=spec.dim)
         self._initializer = make_initializer(spec.initializer, table=spec.name, seed=spec.seed)
         stride = spec.dim + self._optimizer.state_dim
@@ -155,7 +138,8 @@ class SparseTable:
     def peek(self, keys: Keys, out: Floats) -> None:
         """Write the weights of each key and change nothing.
 
-        A key without a row reads as the first weights that it would get.
+        A key without a row reads as the first weights that it would get, or as zeros, as the spec
+        says.
 
         Args:
             keys: (U,) uint64, repeats allowed.
@@ -168,6 +152,9 @@ class SparseTable:
         rows.gather(self._slab.rows, self._slab.stride, self.spec.dim, row_ids, out)
         if missing:
             where = np.flatnonzero(row_ids < 0)
+            if self.spec.unknown_reads == "zeros":
+                out.reshape(keys.size, self.spec.dim)[where] = 0.0
+                return
             self._write_first(keys, where, where, stride=self.spec.dim, state_dim=0, out=out)
 
     def row(self, key: int) -> Row | None:
@@ -183,20 +170,36 @@ class SparseTable:
             start += count
         return Row(floats[:dim], state, int(self._slab.epochs[row_id]), self.fields.row(row_id))
 
-    def check_push(self, keys: Keys, grads: Floats) -> None:
-        """Refuse a push that ``push`` could not apply whole.
+    def stop(self, why: str) -> None:
+        """Take no more pushes, until ``clear``. The first reason stays."""
+        self.stopped = self.stopped or why
+
+    def check_push(self, keys: Keys, grads: Floats) -> Floats:
+        """Return the gradients that ``push`` may apply, or refuse what it could not apply whole.
 
         Args:
             keys: (U,) uint64.
             grads: (U * dim,) float32.
 
+        Returns:
+            ``grads`` itself; with ``on_nan`` "zero", a copy if any was NaN, infinite or over
+            ``VALUE_MAX``: those are 0 in it.
+
         Raises:
+            TableStoppedError: the table takes no more pushes.
             ShapeError: the lengths disagree.
-            NotFiniteError: a gradient is NaN, infinite or over ``VALUE_MAX``; the key is named.
+            NotFiniteError: a gradient cannot be computed with; the key is named.
             TableFullError: there is no room for the new rows.
         """
-        self._check_block("push", keys, grads)
+        where = f"push {self.spec.name!r}"
+        if self.stopped:
+            raise TableStoppedError(f"{where}: {self.stopped}")
+        if self.spec.on_nan == "zero":
+            grads = mended_values(where, keys, grads, dim=self.spec.dim)
+        else:
+            check_values(where, keys, grads, dim=self.spec.dim)
         self._check_room(keys)
+        return grads
 
     def push(self, keys: Keys, grads: Floats) -> None:
         """Apply one optimizer step to the row of each key, creating rows where there are none.
@@ -217,10 +220,16 @@ class SparseTable:
         self._optimizer.apply(self._slab.rows, row_ids, grads, version=self.version)
         rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
 
-    def check_assign(self, keys: Keys, weights: Floats) -> None:
-        """Refuse weights that ``assign`` could not write whole, as ``check_push`` does."""
-        self._check_block("assign", keys, weights)
+    def check_assign(self, keys: Keys, weights: Floats) -> Floats:
+        """Return the weights, or refuse what ``assign`` could not write whole.
+
+        Raises:
+            ShapeError, NotFiniteError, TableFullError: as of ``check_push``; ``on_nan`` is for
+                pushes only.
+        """
+        check_values(f"assign {self.spec.name!r}", keys, weights, dim=self.spec.dim)
         self._check_room(keys)
+        return weights
 
     def assign(self, keys: Keys, weights: Floats) -> None:
         """Write weights as they are, creating rows where there are none; state stays.
@@ -350,22 +359,6 @@ class SparseTable:
             self._optimizer.first_state,
             out,
         )
-
-    def _check_block(self, verb: str, keys: Keys, values: Floats) -> None:
-        """Refuse a block of values that does not fit the keys, or that would spoil a row."""
-        name, dim = self.spec.name, self.spec.dim
-        if values.size != keys.size * dim:
-            raise ShapeError(
-                f"{verb} {name!r}: {keys.size} keys of dim {dim} need {keys.size * dim} float32, "
-                f"got {values.size}"
-            )
-        bad = rows.first_beyond(read_only(values), LIMIT_BITS)
-        if bad >= 0:
-            raise NotFiniteError(
-                f"{verb} {name!r}: value {bad % dim} of key {keys[bad // dim]} is {values[bad]}, "
-                f"must be a number of at most {VALUE_MAX:g} in magnitude; the whole message was "
-                "refused"
-            )
 
     def _check_room(self, keys: Keys) -> None:
         """Refuse keys whose new rows would not fit."""

@@ -7,20 +7,24 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TableSpec(_message.Message):
-    __slots__ = ("name", "dim", "optimizer", "initializer", "seed", "capacity_max")
+    __slots__ = ("name", "dim", "optimizer", "initializer", "seed", "capacity_max", "on_nan", "unknown_reads")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     INITIALIZER_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_MAX_FIELD_NUMBER: _ClassVar[int]
+    ON_NAN_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_READS_FIELD_NUMBER: _ClassVar[int]
     name: str
     dim: int
     optimizer: str
     initializer: str
     seed: int
     capacity_max: int
-    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[str] = ..., initializer: _Optional[str] = ..., seed: _Optional[int] = ..., capacity_max: _Optional[int] = ...) -> None: ...
+    on_nan: str
+    unknown_reads: str
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[str] = ..., initializer: _Optional[str] = ..., seed: _Optional[int] = ..., capacity_max: _Optional[int] = ..., on_nan: _Optional[str] = ..., unknown_reads: _Optional[str] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -255,7 +259,7 @@ class DenseStats(_message.Message):
     def __init__(self, table: _Optional[str] = ..., length: _Optional[int] = ..., bytes: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class TableStats(_message.Message):
-    __slots__ = ("table", "rows", "bytes", "version", "keys_pulled", "keys_pushed", "occurrences_pushed")
+    __slots__ = ("table", "rows", "bytes", "version", "keys_pulled", "keys_pushed", "occurrences_pushed", "bad_pushes", "bad_pushes_of", "stopped")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -263,6 +267,9 @@ class TableStats(_message.Message):
     KEYS_PULLED_FIELD_NUMBER: _ClassVar[int]
     KEYS_PUSHED_FIELD_NUMBER: _ClassVar[int]
     OCCURRENCES_PUSHED_FIELD_NUMBER: _ClassVar[int]
+    BAD_PUSHES_FIELD_NUMBER: _ClassVar[int]
+    BAD_PUSHES_OF_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     table: str
     rows: int
     bytes: int
@@ -270,7 +277,20 @@ class TableStats(_message.Message):
     keys_pulled: int
     keys_pushed: int
     occurrences_pushed: int
-    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., version: _Optional[int] = ..., keys_pulled: _Optional[int] = ..., keys_pushed: _Optional[int] = ..., occurrences_pushed: _Optional[int] = ...) -> None: ...
+    bad_pushes: int
+    bad_pushes_of: _containers.RepeatedCompositeFieldContainer[BadPushes]
+    stopped: str
+    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., version: _Optional[int] = ..., keys_pulled: _Optional[int] = ..., keys_pushed: _Optional[int] = ..., occurrences_pushed: _Optional[int] = ..., bad_pushes: _Optional[int] = ..., bad_pushes_of: _Optional[_Iterable[_Union[BadPushes, _Mapping]]] = ..., stopped: _Optional[str] = ...) -> None: ...
+
+class BadPushes(_message.Message):
+    __slots__ = ("trainer", "pushes", "last")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    trainer: str
+    pushes: int
+    last: str
+    def __init__(self, trainer: _Optional[str] = ..., pushes: _Optional[int] = ..., last: _Optional[str] = ...) -> None: ...
 
 class MethodStats(_message.Message):
     __slots__ = ("method", "calls", "errors", "calls_per_s", "p50_s", "p99_s", "max_s")

@@ -13,6 +13,8 @@ from pserver.errors import ShapeError
 from pserver.spec import DenseSpec, TableSpec
 from pserver.v1 import pserver_pb2 as pb
 
+_MAY_BE_LEFT_OUT = ("on_nan", "unknown_reads")
+
 M = TypeVar("M", bound=Message)
 
 
@@ -36,13 +38,13 @@ def build_small(message: Message) -> bytes:
 
 
 def spec_of(message: pb.TableSpec) -> TableSpec:
-    """Return the spec that a message holds.
+    """Return the spec that a message holds; words that it leaves out have their default.
 
     Raises:
         ConfigError: a field is out of range.
     """
-    names = [field.name for field in dataclasses.fields(TableSpec)]
-    return TableSpec(**{name: getattr(message, name) for name in names})
+    values = {field.name: getattr(message, field.name) for field in dataclasses.fields(TableSpec)}
+    return TableSpec(**{n: v for n, v in values.items() if v or n not in _MAY_BE_LEFT_OUT})
 
 
 def proto_of(spec: TableSpec) -> pb.TableSpec:

@@ -1,5 +1,6 @@
 """What ``pserver ls``, ``inspect`` and ``plan`` tell, on shards inside this process."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -90,6 +91,28 @@ def test_tables_are_told_with_every_shard(
         for field in ("rows", "bytes", "version", "keys_pulled", "keys_pushed"):
             assert fact[field] == getattr(one.tables[0], field)
     assert (empty["rows"], empty["bytes_per_row"]) == (0, None)
+
+
+def test_status_tells_of_bad_pushes_and_of_stopped_tables(
+    client: pserver.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beneath the shards stands which table got NaN, from which trainer, and which one stopped."""
+    client.create_table(dataclasses.replace(ADS, on_nan="fail"))
+    with pytest.raises(pserver.NotFiniteError):
+        client.push("ads", [7], [[np.nan, 0.0]])
+
+    status, out, err = run(capsys, "status", *PS)
+
+    shard = int(pserver.shard_of(np.array([7], np.uint64), 2)[0])
+    assert (status, err) == (0, "")
+    *_, stopped, bad = out.splitlines()
+    assert stopped.startswith(
+        f"table 'ads' on shard {shard} takes no more pushes: push 0 of trainer"
+    )
+    assert bad.startswith(f"table 'ads' on shard {shard}: 1 pushes with NaN")
+    assert "value 0 of key 7 is nan" in bad
+    facts = told(capsys, "status", *PS)["shards"]
+    assert [len(fact["troubles"]) for fact in facts] == [2 * (s == shard) for s in range(2)]
 
 
 def test_each_table_is_one_line(client: pserver.Client, capsys: pytest.CaptureFixture[str]) -> None:

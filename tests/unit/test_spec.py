@@ -23,6 +23,9 @@ SPEC = TableSpec(name="ads", dim=4)
         ({"seed": 2**64}, r"seed must be an integer in .*, got 18446744073709551616"),
         ({"capacity_max": 0}, r"capacity_max must be an integer in \[1, 2147483647\], got 0"),
         ({"capacity_max": 2**31}, r"capacity_max must be an integer in .*, got 2147483648"),
+        ({"on_nan": "zeros"}, "on_nan: unknown value 'zeros'; did you mean 'zero'"),
+        ({"on_nan": ""}, "on_nan: unknown value ''; valid: fail, reject, zero"),
+        ({"unknown_reads": "zero"}, "unknown_reads: unknown value 'zero'; did you mean 'zeros'"),
     ],
 )
 def test_a_spec_is_refused_when_a_field_is_out_of_range(
@@ -56,7 +59,16 @@ def test_a_field_is_accepted_when_it_is_a_bound() -> None:
 
 def test_every_field_is_in_the_difference_when_all_differ() -> None:
     """No field of a spec can differ unseen."""
-    other = TableSpec(name="b", dim=5, optimizer="sgd", initializer="zeros", seed=1, capacity_max=7)
+    other = TableSpec(
+        name="b",
+        dim=5,
+        optimizer="sgd",
+        initializer="zeros",
+        seed=1,
+        capacity_max=7,
+        on_nan="zero",
+        unknown_reads="zeros",
+    )
 
     difference = SPEC.difference(other)
 

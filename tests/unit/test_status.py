@@ -40,6 +40,7 @@ CODES: dict[type[PserverError], str] = {
     errors.UnavailableError: "UNAVAILABLE",
     errors.OverloadedError: "RESOURCE_EXHAUSTED",
     errors.TableFullError: "FAILED_PRECONDITION",
+    errors.TableStoppedError: "FAILED_PRECONDITION",
     errors.DeadlineError: "DEADLINE_EXCEEDED",
     errors.InternalError: "INTERNAL",
 }

@@ -102,6 +102,21 @@ def test_peek_changes_nothing_when_keys_are_new_or_known() -> None:
     assert np.array_equal(weights[1], weights[3])
 
 
+def test_unknown_keys_read_as_zeros_when_the_spec_says_so() -> None:
+    """A peek gives rows where there are some and zeros elsewhere, and changes nothing."""
+    table = SparseTable(dataclasses.replace(SPEC, unknown_reads="zeros"))
+    weights = pull(table, 1, 2)
+    before = contents(table)
+
+    out = np.full(5 * SPEC.dim, np.nan, np.float32)
+    table.peek(np.array([9, 1, 8, 2, 9], np.uint64), out)
+
+    read = out.reshape(5, SPEC.dim)
+    assert contents(table) == before
+    assert np.array_equal(read[[1, 3]], weights)
+    assert not read[[0, 2, 4]].any()
+
+
 def test_a_row_exists_when_it_was_pulled() -> None:
     """A pull that creates makes a row of first weights and first state, with the epoch."""
     table = SparseTable(SPEC)

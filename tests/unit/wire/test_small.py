@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pserver.errors import ConfigError, ShapeError
-from pserver.spec import DIM_MAX, ROWS_MAX, TableSpec
+from pserver.spec import DIM_MAX, ON_NAN, ROWS_MAX, UNKNOWN_READS, TableSpec
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import parse_small, proto_of, spec_of
 
@@ -19,6 +19,8 @@ from pserver.wire.small import parse_small, proto_of, spec_of
         initializer=st.text(max_size=30),
         seed=st.integers(0, 2**64 - 1),
         capacity_max=st.integers(1, ROWS_MAX),
+        on_nan=st.sampled_from(ON_NAN),
+        unknown_reads=st.sampled_from(UNKNOWN_READS),
     )
 )
 def test_a_spec_is_read_back_when_it_was_sent(spec: TableSpec) -> None:
@@ -26,6 +28,15 @@ def test_a_spec_is_read_back_when_it_was_sent(spec: TableSpec) -> None:
     message = pb.CreateTableRequest(spec=proto_of(spec)).SerializeToString()
 
     assert spec_of(parse_small(pb.CreateTableRequest, message).spec) == spec
+
+
+def test_a_spec_has_defaults_when_a_client_does_not_know_a_field() -> None:
+    """A message of an older client, which leaves out later fields, is a spec as it meant it."""
+    old = pb.TableSpec(name="ads", dim=4, optimizer="sgd", initializer="zeros", capacity_max=9)
+
+    assert spec_of(old) == TableSpec(
+        name="ads", dim=4, optimizer="sgd", initializer="zeros", capacity_max=9
+    )
 
 
 def test_a_spec_is_refused_when_a_field_is_missing() -> None:

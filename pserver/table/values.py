@@ -1,0 +1,81 @@
+"""Values that come in: do they fit the keys, and could a row hold them.
+
+Rooms before and after: ``sparse`` and ``dense`` ask before they write anything; ``kernel.rows`` makes
+the one pass over the values.
+
+What always holds: what passed is finite and at most ``VALUE_MAX`` in magnitude.
+"""
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pserver.arrays import Floats, Keys
+from pserver.errors import NotFiniteError, ShapeError
+from pserver.kernel import rows
+
+T = TypeVar("T", bound=np.generic)
+
+VALUE_MAX = 1e12
+"""Largest magnitude of a gradient or an assigned weight. 350,000 repeats of one key, the most that
+a message holds, add up to 3.5e17, whose square is 1.2e35: finite, where one push of 1.9e19 would
+make an accumulator of squares infinite for good."""
+
+LIMIT_BITS = np.float32(VALUE_MAX).view(np.uint32)
+
+
+def read_only(array: NDArray[T]) -> NDArray[T]:
+    """Return a view that cannot be written to.
+
+    Arrays that view a message are read-only, and numba compiles a kernel once for each kind of
+    array: with every input read-only, one version serves messages and other callers alike.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def check_values(where: str, keys: Keys, values: Floats, *, dim: int) -> None:
+    """Refuse a block of values that does not fit the keys, or that would spoil a row.
+
+    Args:
+        where: what an error names: the verb and the table.
+        keys: (U,) uint64.
+        values: (U * dim,) float32.
+        dim: values a key.
+
+    Raises:
+        ShapeError: the lengths disagree.
+        NotFiniteError: a value is NaN, infinite or over ``VALUE_MAX``; the first one is named.
+    """
+    _check_size(where, keys, values, dim)
+    bad = rows.first_beyond(read_only(values), LIMIT_BITS)
+    if bad >= 0:
+        raise NotFiniteError(
+            f"{where}: value {bad % dim} of key {keys[bad // dim]} is {values[bad]}, "
+            f"must be a number of at most {VALUE_MAX:g} in magnitude; the whole message was "
+            "refused"
+        )
+
+
+def mended_values(where: str, keys: Keys, values: Floats, *, dim: int) -> Floats:
+    """Return the values, or a copy in which each one that a row could not hold is 0.
+
+    Arguments as of ``check_values``. What is all good is passed once and not copied.
+
+    Raises:
+        ShapeError: the lengths disagree.
+    """
+    _check_size(where, keys, values, dim)
+    if rows.first_beyond(read_only(values), LIMIT_BITS) < 0:
+        return values
+    return np.where(np.abs(values) <= np.float32(VALUE_MAX), values, np.float32(0.0))
+
+
+def _check_size(where: str, keys: Keys, values: Floats, dim: int) -> None:
+    if values.size != keys.size * dim:
+        raise ShapeError(
+            f"{where}: {keys.size} keys of dim {dim} need {keys.size * dim} float32, "
+            f"got {values.size}"
+        )
