@@ -25,6 +25,7 @@ from pserver.arrays import Keys
 from pserver.client.at_exit import close_at_exit
 from pserver.client.compose import pull_message, push_messages
 from pserver.client.dense import Dense, DensePulled
+from pserver.client.geo import Geo, Way
 from pserver.client.gradients import (
     Gradients,
     as_assigned,
@@ -77,6 +78,8 @@ class Client:
         self._unwaited = Unwaited()
         self._tables = Specs(self.shards, self._ask)
         self._dense = Dense(self.shards, self._ask, self._push_id)
+        way = (self.spec, self._push_id, self._put, self._deadline)
+        self.geo = Geo(Way(self._trainer, self.shards, self._router, self._dense, *way))
         self._closing = threading.Lock()
         self._is_closed = False
         close_at_exit(self)
@@ -350,8 +353,7 @@ class Client:
     def stats(self) -> list[pb.StatsReply]:
         """Return each shard's counters."""
         requests = [(shard, pb.StatsRequest()) for shard in range(self.num_shards)]
-        replies = self._ask("Stats", requests, what="stats")
-        return [parse_small(pb.StatsReply, reply) for reply in replies]
+        return [parse_small(pb.StatsReply, r) for r in self._ask("Stats", requests, what="stats")]
 
     def close(self, *, flush: bool = True) -> None:
         """Wait for what was pushed, then close the connections. Closing twice is fine.

@@ -5,7 +5,7 @@ what and where a slice is cut; ``server.dense`` answers.
 
 What always holds:
     * The last part of a write leaves when all others are applied, so a version stands for whole
-      pushes of this client.
+      pushes of this client. Parts of differences (geo mode) leave together and in any order.
     * Values that were handed out are read-only, as a later pull may hand them out again.
 
 Cost: the generated classes copy a part a few times on each side, milliseconds for the few MB of a
@@ -127,6 +127,19 @@ class Dense:
         self._ask("PushDense", earlier, what=what)
         replies = self._ask("PushDense", last, what=what)
         return min(parse_small(pb.DenseWriteReply, reply).version for reply in replies)
+
+    def delta(self, table: str, deltas: ArrayLike) -> list[tuple[int, pb.DenseWrite]]:
+        """Return the messages that add differences, each with its shard, in any order.
+
+        Raises:
+            UnknownTableError, ShapeError, NotFiniteError: none was made.
+        """
+        block = self._block("delta", table, deltas, what="deltas")
+        return [
+            (info.shard, write)
+            for info in self._shards
+            for write in self._writes(info, table, block, force=False)
+        ]
 
     def pull(self, table: str, *, known: DensePulled | None) -> DensePulled:
         """Read the table.

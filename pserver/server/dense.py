@@ -49,6 +49,7 @@ class DenseMethods:
             "CreateDense": self.create,
             "InitDense": self.init,
             "PushDense": self.push,
+            "PushDenseDelta": self.add,
             "PullDense": self.pull,
         }
 
@@ -86,6 +87,18 @@ class DenseMethods:
 
         def apply(table: DenseTable, write: pb.DenseWrite, grads: Floats) -> None:
             table.push(write.part, grads)
+            table.version += not write.more
+
+        return self._write(message, check, apply)
+
+    def add(self, message: bytes) -> bytes:
+        """Add differences; the version rises with the last part."""
+
+        def check(table: DenseTable, write: pb.DenseWrite, deltas: Floats) -> None:
+            table.check_push(write.part, deltas)
+
+        def apply(table: DenseTable, write: pb.DenseWrite, deltas: Floats) -> None:
+            table.add(write.part, deltas)
             table.version += not write.more
 
         return self._write(message, check, apply)

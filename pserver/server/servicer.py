@@ -25,6 +25,7 @@ from pserver.placement import first_foreign, partitions_of_shard
 from pserver.server.bad_values import BadValues
 from pserver.server.dense import DenseMethods
 from pserver.server.executor import Executor
+from pserver.server.geo import GeoMethods
 from pserver.server.once import Once
 from pserver.server.report import Report, Tallies, describe, stats
 from pserver.server.series import series
@@ -45,6 +46,9 @@ METHODS = (
     "InitDense",
     "PushDense",
     "PullDense",
+    "PushDelta",
+    "PushDenseDelta",
+    "PullChanged",
     "Stats",
     "Inspect",
 )
@@ -79,6 +83,7 @@ class Servicer:
         self._once = Once()
         self._tallies = Tallies()
         self._bad_values = BadValues()
+        self._geo = GeoMethods(self._registry, check_incarnation=self._check_incarnation)
         self._started_s = time.monotonic()
         self.metrics = Metrics(series(self._report))
         self._work: dict[str, Callable[[bytes], bytes]] = {
@@ -87,6 +92,7 @@ class Servicer:
             "Pull": self._on_pull,
             "Push": self._on_push,
             "Assign": self._on_assign,
+            "PushDelta": self._on_push_delta,
             "Inspect": self._on_inspect,
         }
         dense = DenseMethods(
@@ -97,7 +103,7 @@ class Servicer:
             tallies=self._tallies,
             check_incarnation=self._check_incarnation,
         )
-        self._work |= dense.methods()
+        self._work |= {**dense.methods(), **self._geo.methods()}
 
     async def call(self, method: str, message: bytes) -> bytes:
         """Answer one request.
@@ -185,6 +191,9 @@ class Servicer:
     def _on_assign(self, message: bytes) -> bytes:
         return self._apply(message, _checked_assign, _assign)
 
+    def _on_push_delta(self, message: bytes) -> bytes:
+        return self._apply(message, self._bad_values.checked, _add)
+
     def _on_inspect(self, message: bytes) -> bytes:
         request = parse_small(pb.InspectRequest, message)
         self._check_incarnation(request.incarnation)
@@ -229,6 +238,7 @@ class Servicer:
             self._once.mark(request.push_id)
             for table, part in zip(tables, parts, strict=True):
                 apply(table, part)
+                self._geo.note(part.table, part.keys, request.push_id.trainer)
                 table.version += not request.more
                 self._tallies.keys_pushed[part.table] += part.keys.size
                 if part.counts.size:
@@ -284,3 +294,8 @@ def _checked_assign(table: SparseTable, part: TablePush, _: PushId) -> TablePush
 def _assign(table: SparseTable, part: TablePush) -> None:
     """Write the weights that came for one table."""
     table.assign(part.keys, part.values)
+
+
+def _add(table: SparseTable, part: TablePush) -> None:
+    """Add the differences that came for one table."""
+    table.add(part.keys, part.values)

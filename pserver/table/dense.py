@@ -171,6 +171,12 @@ class DenseTable:
         )
         self.change += 1
 
+    def add(self, part: int, deltas: Floats) -> None:
+        """Add to the weights of a part; state stays. The caller has called ``check_push``."""
+        weights = self._rows[part][: self._sizes[part]]
+        np.add(weights, deltas, out=weights)
+        self.change += 1
+
     def pull(self, part: int) -> Floats:
         """Return a view of the weights of a part, good until the next call.
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pserver.arrays import Epochs, Floats, Keys, RowIds
 from pserver.errors import TableFullError, TableStoppedError
 from pserver.kernel import initializer as first
-from pserver.kernel import rows
+from pserver.kernel import optim, rows
 from pserver.spec import TableSpec
 from pserver.table.fields import Fields, FieldValue
 from pserver.table.index import Index
@@ -220,6 +220,13 @@ class SparseTable:
         self._optimizer.apply(self._slab.rows, row_ids, grads, version=self.version)
         rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
 
+    def add(self, keys: Keys, deltas: Floats) -> None:
+        """Add (U * dim,) ``deltas`` to weights; state stays. Otherwise as ``push``."""
+        slab, row_ids = self._slab, self._rows_to_change(keys)
+        one = np.ones(1)  # the learning rate of a plain sum
+        optim.sum_up(slab.rows, slab.stride, self.spec.dim, row_ids, read_only(deltas), one, one)
+        rows.stamp(slab.epochs, row_ids, np.uint32(self.epoch))
+
     def check_assign(self, keys: Keys, weights: Floats) -> Floats:
         """Return the weights, or refuse what ``assign`` could not write whole.
 
@@ -302,6 +309,7 @@ class SparseTable:
         dim = self.spec.dim
         self.check_push(keys, values)
         self.push(keys, values)
+        self.add(keys, values)
         self.assign(keys, values)
         self.pull(keys, values)
         self.peek(keys, values)

@@ -216,6 +216,30 @@ class PushReply(_message.Message):
     versions: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, duplicate: _Optional[bool] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class PullChangedRequest(_message.Message):
+    __slots__ = ("incarnation", "table", "trainer", "ack")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    table: str
+    trainer: bytes
+    ack: int
+    def __init__(self, incarnation: _Optional[int] = ..., table: _Optional[str] = ..., trainer: _Optional[bytes] = ..., ack: _Optional[int] = ...) -> None: ...
+
+class PullChangedReply(_message.Message):
+    __slots__ = ("position", "is_all", "more", "keys")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    IS_ALL_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    is_all: bool
+    more: bool
+    keys: bytes
+    def __init__(self, position: _Optional[int] = ..., is_all: _Optional[bool] = ..., more: _Optional[bool] = ..., keys: _Optional[bytes] = ...) -> None: ...
+
 class StatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

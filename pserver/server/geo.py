@@ -1,0 +1,65 @@
+"""What a shard does for geo mode beside adding differences: it tells each trainer what others changed.
+
+Rooms before and after: ``servicer`` notes here what was written, and hands PullChanged on;
+``table.geo`` holds a log for each table that somebody asked about.
+
+What always holds: a write is noted after it was applied, in the same turn of the owner thread; a
+trainer that asks for what changed and then reads the rows sees at least what it was told of.
+Owner: the shard's owner thread.
+"""
+
+from collections.abc import Callable, Mapping
+
+from pserver.arrays import Keys
+from pserver.errors import ShapeError
+from pserver.table.geo import ChangeLog
+from pserver.table.registry import Registry
+from pserver.v1 import pserver_pb2 as pb
+from pserver.wire import TRAINER_BYTES
+from pserver.wire.small import build_small, parse_small
+
+
+class GeoMethods:
+    """The change logs of a shard's tables, and the method that reads them."""
+
+    def __init__(self, registry: Registry, *, check_incarnation: Callable[[int], None]) -> None:
+        """Begin without logs.
+
+        Args:
+            registry: the shard's tables.
+            check_incarnation: refuses a request for another process.
+        """
+        self._registry = registry
+        self._check_incarnation = check_incarnation
+        self._logs: dict[str, ChangeLog] = {}
+
+    def methods(self) -> Mapping[str, Callable[[bytes], bytes]]:
+        """Return what answers each method."""
+        return {"PullChanged": self.pull_changed}
+
+    def note(self, table: str, keys: Keys, trainer: bytes) -> None:
+        """Remember a write, if anybody ever asked for the table's changes."""
+        log = self._logs.get(table)
+        if log is not None:
+            log.note(keys, trainer)
+
+    def pull_changed(self, message: bytes) -> bytes:
+        """Return which keys others wrote to; the first question about a table opens its log."""
+        request = parse_small(pb.PullChangedRequest, message)
+        self._check_incarnation(request.incarnation)
+        if len(request.trainer) != TRAINER_BYTES:
+            raise ShapeError(
+                f"table {request.table!r}: a trainer is {TRAINER_BYTES} bytes, got "
+                f"{len(request.trainer)}"
+            )
+        name = self._registry.get(request.table).spec.name
+        if name not in self._logs:
+            self._logs[name] = ChangeLog(table=name)
+        changed = self._logs[name].changed(request.ack, request.trainer)
+        reply = pb.PullChangedReply(
+            position=changed.position,
+            is_all=changed.is_all,
+            more=changed.more,
+            keys=changed.keys.tobytes(),
+        )
+        return build_small(reply)
