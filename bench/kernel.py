@@ -22,7 +22,7 @@ from pserver.kernel import rows
 from pserver.kernel.dedupe import dedupe
 from pserver.table.index import Index
 from pserver.table.optimizer import RULES, make_optimizer
-from pserver.table.slab import Mapping
+from pserver.table.storage import Mapping
 
 _BATCHES = 40
 _LINE = 64

@@ -91,6 +91,10 @@ class ServeSettings(Settings):
         str | None,
         Field(description="optimizers of your own, as FILE.py:NAME,...; every shard needs them"),
     ] = None
+    storage_dir: Annotated[
+        str | None,
+        Field(description="folder for tables whose storage is file; none: they are refused"),
+    ] = None
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="least level of a log line")
     ] = "info"

@@ -15,6 +15,7 @@ from pserver.config import ClientSettings, ServeSettings
 from pserver.deadline import Deadline
 from pserver.placement import shard_of_partition
 from pserver.server.servicer import Servicer
+from pserver.table.storage import open_storage
 
 
 class InProcessChannel:
@@ -39,29 +40,36 @@ class InProcessChannel:
         self._servicer.close()
 
 
-def make_shards(num_shards: int) -> Sequence[Servicer]:
+def make_shards(num_shards: int, *, storage_dir: str | None = None) -> Sequence[Servicer]:
     """Return the shards of a cluster, in this process.
 
     Raises:
-        ConfigError: ``num_shards`` is out of range.
+        ConfigError: ``num_shards`` is out of range, or the folder cannot hold files.
     """
     shard_of_partition(num_shards)  # which checks it
     queue_max = ServeSettings().queue_max
+    storage = open_storage(storage_dir, where="storage_dir")
     return [
-        Servicer(shard=shard, num_shards=num_shards, queue_max=queue_max)
+        Servicer(shard=shard, num_shards=num_shards, queue_max=queue_max, storage=storage)
         for shard in range(num_shards)
     ]
 
 
-def embedded(num_shards: int = 2, *, settings: ClientSettings | None = None) -> Client:
+def embedded(
+    num_shards: int = 2,
+    *,
+    settings: ClientSettings | None = None,
+    storage_dir: str | None = None,
+) -> Client:
     """Return a client of a cluster inside this process. Closing it drops the tables.
 
     Args:
         num_shards: shards, each with a thread of its own.
         settings: timeouts and limits.
+        storage_dir: folder for tables whose storage is ``file``; None: they are refused.
 
     Raises:
-        ConfigError: ``num_shards`` is out of range.
+        ConfigError: ``num_shards`` is out of range, or the folder cannot hold files.
 
     >>> from pserver.spec import TableSpec
     >>> with embedded(2) as client:
@@ -72,7 +80,9 @@ def embedded(num_shards: int = 2, *, settings: ClientSettings | None = None) -> 
     array([[0.25, 1.5 ]], dtype=float32)
     """
     return make_client(
-        lambda: [InProcessChannel(shard) for shard in make_shards(num_shards)],
+        lambda: [
+            InProcessChannel(shard) for shard in make_shards(num_shards, storage_dir=storage_dir)
+        ],
         settings=settings or ClientSettings(),
         connect_s=10.0,
     )

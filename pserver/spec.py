@@ -29,6 +29,8 @@ part of a CTR model has."""
 
 ON_NAN = ("reject", "zero", "fail")
 UNKNOWN_READS = ("first", "zeros")
+STORAGES = ("memory", "file")
+"""Where a shard keeps the rows of a table."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -88,6 +90,8 @@ class TableSpec:
             push until the table is cleared.
         unknown_reads: what a read that creates nothing gives for a key without a row: the "first"
             weights that it would get, or "zeros".
+        storage: ``memory``, or ``file``: rows on a sparse file in the folder that each shard was started
+            with (``--storage-dir``), for tables larger than memory. Keys and epochs stay in memory.
     """
 
     name: str
@@ -98,6 +102,7 @@ class TableSpec:
     capacity_max: int = 2**28
     on_nan: str = "reject"
     unknown_reads: str = "first"
+    storage: str = "memory"
 
     def __post_init__(self) -> None:
         """Refuse a field that is out of range."""
@@ -110,6 +115,7 @@ class TableSpec:
             _check_number(self.name, field, getattr(self, field), low, high)
         _check_word(self.name, "on_nan", self.on_nan, ON_NAN)
         _check_word(self.name, "unknown_reads", self.unknown_reads, UNKNOWN_READS)
+        _check_word(self.name, "storage", self.storage, STORAGES)
 
     def difference(self, other: "TableSpec") -> str:
         """Return the fields in which two specs differ, as ``field: mine, theirs``.

@@ -27,6 +27,7 @@ from pserver.malloc import keep_large_blocks
 from pserver.server.servicer import METHODS, Servicer
 from pserver.status import ERROR_KEY, to_status
 from pserver.table.sparse import warmup
+from pserver.table.storage import open_storage
 from pserver.transport import SERVICE, server_options, split_endpoint
 
 log = structlog.get_logger(__name__)
@@ -138,7 +139,10 @@ async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> 
     sys.setswitchinterval(_SWITCH_S)
     log.info("starting", **settings.model_dump())
     servicer = Servicer(
-        shard=settings.shard, num_shards=settings.shards, queue_max=settings.queue_max
+        shard=settings.shard,
+        num_shards=settings.shards,
+        queue_max=settings.queue_max,
+        storage=open_storage(settings.storage_dir),
     )
     # Before the warm-up: process 1 of a container ignores a signal that nobody handles.
     signals: asyncio.Queue[int] = asyncio.Queue()

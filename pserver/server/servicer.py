@@ -32,6 +32,7 @@ from pserver.server.series import series
 from pserver.status import to_status
 from pserver.table.registry import Registry
 from pserver.table.sparse import SparseTable
+from pserver.table.storage import MEMORY_ONLY, Storage
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import PushId, TablePush, build_pull_reply, parse_pull, parse_push
 from pserver.wire.small import build_small, parse_small, proto_of, spec_of
@@ -58,13 +59,16 @@ METHODS = (
 class Servicer:
     """One shard. Public methods run on the event loop; ``_on_...`` run in the owner thread."""
 
-    def __init__(self, *, shard: int, num_shards: int, queue_max: int) -> None:
+    def __init__(
+        self, *, shard: int, num_shards: int, queue_max: int, storage: Storage = MEMORY_ONLY
+    ) -> None:
         """Begin without tables.
 
         Args:
             shard: index of this shard.
             num_shards: of the cluster.
             queue_max: requests that may wait for the owner thread.
+            storage: where rows lie that are to be on a file.
 
         Raises:
             ConfigError: ``shard`` is not in [0, num_shards).
@@ -79,7 +83,7 @@ class Servicer:
         self.is_draining = False
         self._partitions = partitions_of_shard(shard, num_shards)
         self._executor = Executor(name=f"shard-{shard}", queue_max=queue_max)
-        self._registry = Registry()
+        self._registry = Registry(storage=storage)
         self._once = Once()
         self._tallies = Tallies()
         self._bad_values = BadValues()

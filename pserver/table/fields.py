@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pserver.arrays import Floats, RowIds, Uint32s
 from pserver.kernel import words as kernel
-from pserver.table.slab import Mapping
+from pserver.table.storage import Mapping
 
 WORD_BYTES = 4
 

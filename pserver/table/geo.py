@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from pserver.arrays import Keys, Words
 from pserver.mix import mix64
-from pserver.table.slab import Mapping
+from pserver.table.storage import Mapping
 
 LOG_KEYS_MAX: Final = 1 << 22
 """Keys that a log remembers, 16 bytes each: 64 MiB, touched as it fills. With 27,600 distinct keys a

@@ -11,7 +11,7 @@ import numpy as np
 from pserver.arrays import Heads, Keys, RowIds, Words
 from pserver.kernel import hashmap
 from pserver.placement import NUM_PARTITIONS, partition_of
-from pserver.table.slab import Mapping
+from pserver.table.storage import Mapping
 
 _BUCKETS_PER_ROW_MAX = 8
 """A region is at least 1/4 full after it doubled (4 buckets a row), and all the regions left

@@ -15,6 +15,7 @@ from pserver.table.dense import DenseTable, spelled_out_dense
 from pserver.table.initializer import make_initializer
 from pserver.table.optimizer import make_optimizer
 from pserver.table.sparse import SparseTable
+from pserver.table.storage import MEMORY_ONLY, Storage
 
 
 def spelled_out(spec: TableSpec) -> TableSpec:
@@ -37,8 +38,13 @@ def spelled_out(spec: TableSpec) -> TableSpec:
 class Registry:
     """Name to table. Owner: the shard's owner thread."""
 
-    def __init__(self) -> None:
-        """Begin without tables."""
+    def __init__(self, *, storage: Storage = MEMORY_ONLY) -> None:
+        """Begin without tables.
+
+        Args:
+            storage: where rows lie that are to be on a file.
+        """
+        self._storage = storage
         self._tables: dict[str, SparseTable] = {}
         self._dense: dict[str, DenseTable] = {}
 
@@ -69,7 +75,7 @@ class Registry:
                 )
             return table
         self._check_free(wanted.name, self._dense, kind="dense")
-        table = SparseTable(wanted)
+        table = SparseTable(wanted, storage=self._storage)
         self._tables[wanted.name] = table
         return table
 

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from pserver.arrays import Epochs, Floats, Keys, RowIds
 from pserver.errors import TableFullError, TableStoppedError
-from pserver.kernel import initializer as first
-from pserver.kernel import optim, rows
+from pserver.kernel import rows
 from pserver.spec import TableSpec
 from pserver.table.fields import Fields, FieldValue
 from pserver.table.index import Index
 from pserver.table.initializer import make_initializer
 from pserver.table.optimizer import make_optimizer
 from pserver.table.slab import Slab
+from pserver.table.storage import MEMORY_ONLY, Storage
 from pserver.table.values import check_values, mended_values, read_only
 
 Parts: TypeAlias = list[tuple[str, str, int]]
@@ -74,11 +74,16 @@ class SparseTable:
         stopped: why no push is taken any more, or an empty text. See ``stop``.
     """
 
-    def __init__(self, spec: TableSpec) -> None:
+    def __init__(self, spec: TableSpec, *, storage: Storage = MEMORY_ONLY) -> None:
         """Reserve address space; no memory is taken until rows come.
 
+        Args:
+            spec: what the table is.
+            storage: where rows lie that are to be on a file.
+
         Raises:
-            ConfigError: a rule of the spec is unknown, or the system refused the address space.
+            ConfigError: a rule of the spec is unknown, the system refused the address space, or the
+                rows are to be on a file and there is no place for one.
         """
         self.spec = spec
         self.version = 0
@@ -87,8 +92,13 @@ class SparseTable:
         self.stopped = ""
         self._optimizer = make_optimizer(spec.optimizer, dim=spec.dim)
         self._initializer = make_initializer(spec.initializer, table=spec.name, seed=spec.seed)
-        stride = spec.dim + self._optimizer.state_dim
-        self._slab = Slab(spec.capacity_max, stride, table=spec.name)
+        self._slab = Slab(
+            spec.capacity_max,
+            self._optimizer,
+            table=spec.name,
+            kind=spec.storage,
+            storage=storage,
+        )
         self.fields = Fields(spec.capacity_max, (), table=spec.name)
         self._index = Index(spec.capacity_max, self._slab.free_rows, table=spec.name)
         self._compile()
@@ -106,7 +116,7 @@ class SparseTable:
     @property
     def row_bytes(self) -> int:
         """Return the bytes of a row in the slab: weights, state, epoch and words."""
-        return 4 * self._slab.stride + 4 + self.fields.row_bytes
+        return self._slab.row_bytes + self.fields.row_bytes
 
     @property
     def num_bytes(self) -> int:
@@ -132,8 +142,7 @@ class SparseTable:
             TableFullError: no room for the new rows; nothing was created or written.
         """
         assert out.size == keys.size * self.spec.dim
-        row_ids = self._rows_for(keys)
-        rows.gather(self._slab.rows, self._slab.stride, self.spec.dim, row_ids, out)
+        self._slab.gather(self._rows_for(keys), out)
 
     def peek(self, keys: Keys, out: Floats) -> None:
         """Write the weights of each key and change nothing.
@@ -149,21 +158,21 @@ class SparseTable:
         keys = read_only(keys)
         row_ids = np.empty(keys.size, np.int64)
         missing = self._index.find(keys, row_ids)
-        rows.gather(self._slab.rows, self._slab.stride, self.spec.dim, row_ids, out)
+        self._slab.gather(row_ids, out)
         if missing:
             where = np.flatnonzero(row_ids < 0)
             if self.spec.unknown_reads == "zeros":
                 out.reshape(keys.size, self.spec.dim)[where] = 0.0
                 return
-            self._write_first(keys, where, where, stride=self.spec.dim, state_dim=0, out=out)
+            self._slab.preview_first(self._initializer, keys, where, out)
 
     def row(self, key: int) -> Row | None:
         """Return a copy of the row of a key, or None where it has none; changes nothing."""
         row_ids = np.empty(1, np.int64)
         if self._index.find(read_only(np.array([key], np.uint64)), row_ids):
             return None
-        row_id, stride, dim = int(row_ids[0]), self._slab.stride, self.spec.dim
-        floats = self._slab.rows[row_id * stride : (row_id + 1) * stride].copy()
+        row_id, dim = int(row_ids[0]), self.spec.dim
+        floats = self._slab.row(row_id)
         state, start = {}, dim
         for name, count in self._optimizer.parts.items():
             state[name] = floats[start : start + count]
@@ -213,19 +222,18 @@ class SparseTable:
         grads = read_only(grads)
         row_ids = self._rows_to_change(keys)
         if rows.first_repeat(self._slab.marks, row_ids) >= 0:
-            distinct, inverse = np.unique(row_ids, return_inverse=True)
+            distinct, at, inverse = np.unique(row_ids, return_index=True, return_inverse=True)
             summed = np.zeros(distinct.size * self.spec.dim, np.float32)
             rows.sum_repeats(inverse.astype(np.int64), grads, self.spec.dim, summed)
-            row_ids, grads = distinct, read_only(summed)
-        self._optimizer.apply(self._slab.rows, row_ids, grads, version=self.version)
+            keys, row_ids, grads = keys[at], distinct, read_only(summed)
+        self._slab.step(read_only(keys), row_ids, grads, version=self.version)
         rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
 
     def add(self, keys: Keys, deltas: Floats) -> None:
         """Add (U * dim,) ``deltas`` to weights; state stays. Otherwise as ``push``."""
-        slab, row_ids = self._slab, self._rows_to_change(keys)
-        one = np.ones(1)  # the learning rate of a plain sum
-        optim.sum_up(slab.rows, slab.stride, self.spec.dim, row_ids, read_only(deltas), one, one)
-        rows.stamp(slab.epochs, row_ids, np.uint32(self.epoch))
+        row_ids = self._rows_to_change(keys)
+        self._slab.add(row_ids, read_only(deltas))
+        rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
 
     def check_assign(self, keys: Keys, weights: Floats) -> Floats:
         """Return the weights, or refuse what ``assign`` could not write whole.
@@ -248,7 +256,7 @@ class SparseTable:
             weights: (U * dim,) float32, finite.
         """
         row_ids = self._rows_to_change(keys)
-        rows.assign(self._slab.rows, self._slab.stride, self.spec.dim, row_ids, read_only(weights))
+        self._slab.assign(row_ids, read_only(weights))
         rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
 
     def erase(self, keys: Keys) -> int:
@@ -300,13 +308,12 @@ class SparseTable:
         touched = self._index.num_rows_touched
         assert touched <= self.spec.capacity_max
         assert np.all(self._slab.epochs[:touched] <= self.epoch)
-        assert np.all(np.isfinite(self._slab.rows[: touched * self._slab.stride]))
+        assert self._slab.is_finite(touched)
 
     def _compile(self) -> None:
         """Run every kernel of this table on nothing, so that no request waits for a compiler."""
         keys, values = np.empty(0, np.uint64), np.empty(0, np.float32)
         nowhere = np.empty(0, np.int64)
-        dim = self.spec.dim
         self.check_push(keys, values)
         self.push(keys, values)
         self.add(keys, values)
@@ -314,8 +321,8 @@ class SparseTable:
         self.pull(keys, values)
         self.peek(keys, values)
         self.erase(keys)
-        rows.sum_repeats(nowhere, read_only(values), dim, values)
-        self._write_first(read_only(keys), nowhere, nowhere, stride=dim, state_dim=0, out=values)
+        rows.sum_repeats(nowhere, read_only(values), self.spec.dim, values)
+        self._slab.write_first(self._initializer, read_only(keys), nowhere, nowhere)
 
     def _rows_to_change(self, keys: Keys) -> RowIds:
         """Return the row id of each key as ``_rows_for``, after telling who watches the table."""
@@ -333,55 +340,35 @@ class SparseTable:
         num_created = self._index.find_or_insert(keys, row_ids, created)
         if num_created:
             where = created[:num_created]
-            slab, state_dim = self._slab, self._optimizer.state_dim
             new_rows = row_ids[where]
-            self._write_first(
-                keys, where, new_rows, stride=slab.stride, state_dim=state_dim, out=slab.rows
-            )
+            self._slab.write_first(self._initializer, keys, where, new_rows)
             self.fields.begin(new_rows)
-            rows.stamp(slab.epochs, new_rows, np.uint32(self.epoch))
+            rows.stamp(self._slab.epochs, new_rows, np.uint32(self.epoch))
         return row_ids
-
-    def _write_first(
-        self,
-        keys: Keys,
-        where: RowIds,
-        targets: RowIds,
-        *,
-        stride: int,
-        state_dim: int,
-        out: Floats,
-    ) -> None:
-        """Write first weights for ``keys[where]`` into the rows ``targets`` of ``out``."""
-        rule = self._initializer
-        first.first_weights(
-            rule.seed,
-            rule.kind,
-            rule.options,
-            keys,
-            where,
-            targets,
-            stride,
-            self.spec.dim,
-            state_dim,
-            self._optimizer.first_state,
-            out,
-        )
 
     def _check_room(self, keys: Keys) -> None:
         """Refuse keys whose new rows would not fit."""
-        room = self.spec.capacity_max - self.num_rows
+        room = self._room(keys.size)
         if keys.size <= room:
             return
         row_ids = np.empty(keys.size, np.int64)
         self._index.find(read_only(keys), row_ids)
         missing = np.unique(keys[row_ids < 0]).size
+        room = self._room(missing)
         if missing > room:
+            what = f"of capacity_max {self.spec.capacity_max} on this shard; raise capacity_max"
+            if self.num_rows + room < self.spec.capacity_max:
+                what = f"on this shard: {self._slab.refusal}; free some space there"
             raise TableFullError(
-                f"table {self.spec.name!r}: {missing} new rows needed, room for {room} of "
-                f"capacity_max {self.spec.capacity_max} on this shard; raise capacity_max, "
+                f"table {self.spec.name!r}: {missing} new rows needed, room for {room} {what}, "
                 "or add shards"
             )
+
+    def _room(self, wanted: int) -> int:
+        """Return how many new rows there is room for, after making it for ``wanted`` if possible."""
+        rows_max = min(self.num_rows + wanted, self.spec.capacity_max)
+        top = max(rows_max, self._index.num_rows_touched)
+        return min(self._slab.reserve(top), self.spec.capacity_max) - self.num_rows
 
 
 def warmup() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,3 +79,22 @@ def test_channel_gives_up_at_the_deadline() -> None:
         await channel.close()
 
     asyncio.run(main())
+
+
+def test_tables_lie_on_files_when_there_is_a_folder_for_them(tmp_path: Path) -> None:
+    """A folder is tried before the first shard; without one such a table is refused."""
+    spec = pserver.TableSpec(
+        name="t", dim=1, optimizer="sgd:lr=1", initializer="zeros", storage="file"
+    )
+
+    with pserver.embedded(2, storage_dir=str(tmp_path)) as client:
+        client.create_table(spec)
+        client.push("t", [1, 2, 3], [[1.0], [2.0], [3.0]])
+        assert client.pull("t", [3, 1]).tolist() == [[-3.0], [-1.0]]
+
+    with pserver.embedded(2) as client, pytest.raises(pserver.ConfigError, match="storage is file"):
+        client.create_table(spec)
+    with pytest.raises(
+        pserver.ConfigError, match=r"storage_dir .*gone: must be a folder that exists"
+    ):
+        pserver.embedded(2, storage_dir=str(tmp_path / "gone"))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pserver.errors import ConfigError, ShapeError
-from pserver.spec import DIM_MAX, ON_NAN, ROWS_MAX, UNKNOWN_READS, TableSpec
+from pserver.spec import DIM_MAX, ON_NAN, ROWS_MAX, STORAGES, UNKNOWN_READS, TableSpec
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import parse_small, proto_of, spec_of
 
@@ -21,6 +21,7 @@ from pserver.wire.small import parse_small, proto_of, spec_of
         capacity_max=st.integers(1, ROWS_MAX),
         on_nan=st.sampled_from(ON_NAN),
         unknown_reads=st.sampled_from(UNKNOWN_READS),
+        storage=st.sampled_from(STORAGES),
     )
 )
 def test_a_spec_is_read_back_when_it_was_sent(spec: TableSpec) -> None:
@@ -45,6 +46,11 @@ def test_a_spec_is_refused_when_a_field_is_missing() -> None:
         spec_of(pb.TableSpec())
     with pytest.raises(ConfigError, match=r"dim must be an integer in \[1, 4096\], got 0"):
         spec_of(pb.TableSpec(name="ads", capacity_max=1))
+
+
+def test_a_word_has_its_default_when_an_older_writer_left_it_out() -> None:
+    """What a client of before the field sends is the table that it knows."""
+    assert spec_of(pb.TableSpec(name="ads", dim=1, capacity_max=1)).storage == "memory"
 
 
 @pytest.mark.parametrize("message", [b"\x0a", b"\x09\x01", b"\x12\x05ab", b"\xff" * 11])
