@@ -41,7 +41,8 @@ from pserver.errors import (
 from pserver.kernel.dedupe import Distinct, dedupe
 from pserver.logs import configure_logs
 from pserver.mix import GOLDEN, mix64
-from pserver.options import USAGE_EXIT, CommandParser, add_flags, resolve
+from pserver.options import USAGE_EXIT, CommandParser, Given, add_flags, resolve
+from pserver.paddle import read_paddle
 from pserver.placement import partition_of, shard_of
 from pserver.spec import DenseSpec, Rule, TableSpec, parse_rule
 from pserver.table.optimizer_file import load_rule, load_rules
@@ -60,6 +61,7 @@ __all__ = [
     "DensePulled",
     "DenseSpec",
     "Distinct",
+    "Given",
     "Inspected",
     "InternalError",
     "NotFiniteError",
@@ -94,6 +96,7 @@ __all__ = [
     "nearest",
     "parse_rule",
     "partition_of",
+    "read_paddle",
     "resolve",
     "shard_of",
 ]

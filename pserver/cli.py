@@ -40,6 +40,7 @@ from pserver.options import (
     resolve,
     whole_number,
 )
+from pserver.paddle import ServeAliases
 from pserver.plan import BATCH_KEYS, make_plan
 from pserver.server.app import serve
 from pserver.spec import TableSpec
@@ -157,6 +158,7 @@ def _serve(given: argparse.Namespace) -> None:
         prefix="PSERVER_",
         file=given.config,
         section="serve",
+        aliases=ServeAliases(),
     )
     configure_logs(settings.log_level)
     load_rules(settings.rule)

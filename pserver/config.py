@@ -4,6 +4,7 @@ Rooms before and after: ``cli`` fills these from flags, environment and TOML; ``
 ``client`` read them. What a table *is* stands in ``spec``.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -49,13 +50,19 @@ class Settings(BaseModel):
 
 def _explain(kind: type[Settings], error: ValidationError, origins: Mapping[str, str]) -> str:
     """Return a line for each refused setting: where it came from, what must hold, what came."""
-    lines = []
+    lines: list[str] = []
     for item in error.errors():
-        name = ".".join(str(part) for part in item["loc"]) or "settings"
+        if not item["loc"]:  # settings that do not go together; the message has their names
+            message = str(item["ctx"]["error"])
+            words = set(re.findall(r"\w+", message))
+            came = [f"{n} from {o}" for n, o in origins.items() if n in words and o != "default"]
+            lines.append(f"{message} ({', '.join(came)})" if came else message)
+            continue
+        name = ".".join(str(part) for part in item["loc"])
         origin = origins.get(name, name)
         if item["type"] == "literal_error":
-            words = [str(word) for word in get_args(kind.model_fields[name].annotation)]
-            hint = nearest(str(item["input"]), words)
+            valid = [str(word) for word in get_args(kind.model_fields[name].annotation)]
+            hint = nearest(str(item["input"]), valid)
             lines.append(f"{origin}: unknown value {item['input']!r}; {hint}")
             continue
         lines.append(f"{origin}: {item['msg'][0].lower()}{item['msg'][1:]}, got {item['input']!r}")
@@ -110,6 +117,14 @@ class ClientSettings(Settings):
     try_timeout_s: Annotated[
         float, Field(gt=0.0, le=86400.0, description="seconds before one try is given up")
     ] = 20.0
+    retry: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1000,
+            description="failed tries of a request before a warning names the server; they go on",
+        ),
+    ] = 3
     send_queue_size: Annotated[
         int, Field(ge=1, le=65536, description="requests to one shard that may wait or be open")
     ] = 32

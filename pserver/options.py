@@ -6,6 +6,8 @@ flag is ``--field-name``, its variable ``PREFIX_FIELD_NAME``, its TOML key ``fie
 
 What always holds: a flag wins over the environment, that over the file, that over the default;
 an unknown flag or key is an error that names the nearest valid one; each value's origin is known.
+Other systems' names (``Aliases``) rank with our own of the same source; two names that say
+different things are an error.
 """
 
 import argparse
@@ -13,9 +15,9 @@ import decimal
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
+from typing import Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from typing_extensions import override
@@ -24,6 +26,9 @@ from pserver.config import Settings
 from pserver.errors import ConfigError, nearest
 
 S = TypeVar("S", bound=Settings)
+
+Given: TypeAlias = dict[str, tuple[Any, str]]
+"""What one source says: by field name, the value and where it stands."""
 
 _TYPO = 0.8  # how alike two names are when one is taken for a misspelling of the other
 
@@ -37,6 +42,30 @@ _DIGITS_MAX = 18
 
 _NEGATIVE = re.compile(r"^-(?:\d[\d_]*|\d*\.\d+|0[xX][\da-fA-F_]+)$")
 """A word that is a value though it begins with a dash. argparse has one without hex."""
+
+
+class Aliases(Protocol):
+    """Names of another system for settings of ours."""
+
+    def from_environment(self, environ: Mapping[str, str]) -> Given:
+        """Return what its variables say.
+
+        Raises:
+            ConfigError: a variable of its cannot be honoured.
+        """
+        ...
+
+    def from_file(self, values: dict[str, Any], *, where: str) -> tuple[dict[str, Any], Given]:
+        """Return the keys of a section that are not its, and what its keys say.
+
+        Args:
+            values: the section.
+            where: what errors and origins call it, such as ``job.toml:run``.
+
+        Raises:
+            ConfigError: a key of its cannot be honoured.
+        """
+        ...
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -155,12 +184,19 @@ def _read_file(path: str, section: str) -> dict[str, Any]:
     return values
 
 
-def _check_environment(kind: type[Settings], environ: Mapping[str, str], prefix: str) -> None:
-    """Refuse a variable that looks like a misspelt setting.
+def refuse_misspelt(known: Set[str], environ: Mapping[str, str], *, prefix: str) -> None:
+    """Refuse a variable that looks like a misspelt one of those known.
 
     Others that begin with the prefix pass: an orchestrator sets some for a service of that name.
+
+    Args:
+        known: names without the prefix.
+        environ: the environment.
+        prefix: of the variables that are looked at.
+
+    Raises:
+        ConfigError: naming the variable and the nearest known one.
     """
-    known = {name.upper() for name in kind.model_fields}
     for variable in environ:
         if not variable.startswith(prefix) or variable.removeprefix(prefix) in known:
             continue
@@ -171,7 +207,21 @@ def _check_environment(kind: type[Settings], environ: Mapping[str, str], prefix:
             )
 
 
-def resolve(
+def _joined(ours: Given, theirs: Given) -> Given:
+    """Return one source's settings under both systems' names.
+
+    Raises:
+        ConfigError: both name a setting and do not agree.
+    """
+    for name, (value, origin) in theirs.items():
+        if name in ours and str(ours[name][0]) != str(value):
+            raise ConfigError(
+                f"{ours[name][1]} says {ours[name][0]} and {origin} says {value}; give one of them"
+            )
+    return {**theirs, **ours}
+
+
+def resolve(  # noqa: PLR0913 - the sources of settings, given by name
     kind: type[S],
     flags: Mapping[str, Any],
     *,
@@ -179,6 +229,7 @@ def resolve(
     prefix: str,
     file: str | None = None,
     section: str = "",
+    aliases: Aliases | None = None,
 ) -> tuple[S, dict[str, str]]:
     """Return the settings, and where each value came from.
 
@@ -189,27 +240,30 @@ def resolve(
         prefix: of its variables, such as ``PSERVER_``.
         file: a TOML file, or None.
         section: the table of it that holds these settings.
+        aliases: another system's names that are understood too.
 
     Raises:
-        ConfigError: a key of the file is unknown, a variable looks misspelt, or a value is refused.
+        ConfigError: a key of the file is unknown, a variable looks misspelt, two names for one
+            setting disagree, or a value is refused.
     """
+    where = f"{file}:{section}"
     in_file = _read_file(file, section) if file else {}
+    from_aliases: Given = {}
+    if aliases is not None:
+        in_file, from_aliases = aliases.from_file(in_file, where=where)
     for key in in_file:
         if key not in kind.model_fields:
             raise ConfigError(
                 f"{file}: [{section}] has no setting {key!r}; {nearest(key, kind.model_fields)}"
             )
-    _check_environment(kind, environ, prefix)
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for name in kind.model_fields:
-        variable = prefix + name.upper()
-        if name in flags:
-            values[name], origins[name] = flags[name], f"flag {flag_of(name)}"
-        elif variable in environ:
-            values[name], origins[name] = environ[variable], f"environment {variable}"
-        elif name in in_file:
-            values[name], origins[name] = in_file[name], f"{file} [{section}]"
-        else:
-            origins[name] = "default"
-    return kind.make(values, origins=origins), origins
+    refuse_misspelt({name.upper() for name in kind.model_fields}, environ, prefix=prefix)
+    by_file = _joined({k: (v, f"{where}.{k}") for k, v in in_file.items()}, from_aliases)
+    variables = {name: prefix + name.upper() for name in kind.model_fields}
+    by_environment = _joined(
+        {n: (environ[v], f"environment {v}") for n, v in variables.items() if v in environ},
+        aliases.from_environment(environ) if aliases is not None else {},
+    )
+    by_flag = {n: (flags[n], f"flag {flag_of(n)}") for n in kind.model_fields if n in flags}
+    given = {**by_file, **by_environment, **by_flag}
+    origins = {n: given[n][1] if n in given else "default" for n in kind.model_fields}
+    return kind.make({n: value for n, (value, _) in given.items()}, origins=origins), origins

@@ -14,8 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 import pserver
+from trainer.aliases import RunAliases
 from trainer.config import RunSettings
 from trainer.errors import TrainerError
+from trainer.explain import explain, explained_table
 
 if TYPE_CHECKING:
     from trainer.job import Summary
@@ -30,15 +32,26 @@ def make_parser() -> pserver.CommandParser:
     parser.add_argument("--version", action="version", version=f"trainer {pserver.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     running = commands.add_parser("run", help="train a built-in model and score held-out rows")
-    running.add_argument("--config", help="TOML file; its [run] table holds these settings")
-    pserver.add_flags(running, RunSettings)
+    _add_run_flags(running)
     running.add_argument(
         "--json",
         action="store_true",
         help="make the last line of standard output one JSON object with every figure",
     )
     running.set_defaults(run=_run)
+    configs = commands.add_parser("config", help="look at settings without running anything")
+    verbs = configs.add_subparsers(dest="verb", required=True, metavar="VERB")
+    explaining = verbs.add_parser("explain", help="show each setting of `run` and its origin")
+    _add_run_flags(explaining)
+    explaining.add_argument("--json", action="store_true", help="print one JSON object")
+    explaining.set_defaults(run=_explain)
     return parser
+
+
+def _add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """Give a command the settings of a run."""
+    parser.add_argument("--config", help="TOML file; its [run] table holds these settings")
+    pserver.add_flags(parser, RunSettings)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,19 +81,34 @@ def _run(given: argparse.Namespace) -> None:
     from trainer.job import run  # loads torch, so after main() has set the environment
 
     pserver.configure_logs("warning")
-    settings, _ = pserver.resolve(
+    settings, _ = _settings(given)
+    summary = run(settings)
+    if given.json:
+        print(json.dumps(summary.as_dict()))
+    else:
+        _show(summary)
+
+
+def _settings(given: argparse.Namespace) -> tuple[RunSettings, dict[str, str]]:
+    """Return the settings of a run and where each came from."""
+    return pserver.resolve(
         RunSettings,
         vars(given),
         environ=os.environ,
         prefix="TRAINER_",
         file=given.config,
         section="run",
+        aliases=RunAliases(),
     )
-    summary = run(settings)
+
+
+def _explain(given: argparse.Namespace) -> None:
+    settings, origins = _settings(given)
+    explained = explain(settings, origins)
     if given.json:
-        print(json.dumps(summary.as_dict()))
+        print(json.dumps({item.name: item.as_dict() for item in explained}))
     else:
-        _show(summary)
+        Console().print(explained_table(explained, mode=settings.mode))
 
 
 def _show(summary: "Summary") -> None:

@@ -1,7 +1,8 @@
 """The settings of ``trainer run``, each with its one default.
 
-Rooms before and after: ``cli`` fills them from flags, environment (TRAINER_...) and TOML ([run]);
-``job`` builds a run from them.
+Rooms before and after: ``cli`` fills them from flags, environment (TRAINER_...), other systems' names
+(``aliases``) and TOML ([run]); ``job`` builds a run from them. A run's settings are those of its data, of
+how trainers work together (``strategy``), and of the model and process.
 """
 
 from typing import Annotated, Literal, Self
@@ -9,6 +10,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from pserver import ClientSettings, Settings
+from trainer.strategy import Strategy
+
+TRAINERS_MAX = 1024
+"""Trainers of one job at most."""
 
 _IDLE_WITH = {"shards": "ps", "rows": "data", "scale": "data", "alpha": "data"}
 """Settings that nothing reads when the other one is given."""
@@ -17,16 +22,9 @@ _IDLE_WITHOUT_DATA = ("format", "bad_lines")
 """Settings that nothing reads unless a file is."""
 
 
-class RunSettings(Settings):
-    """One training run."""
+class DataSettings(Settings):
+    """The rows of a run."""
 
-    ps: Annotated[
-        str | None,
-        Field(description="HOST:PORT,... of the servers, shard 0 first; none: embedded shards"),
-    ] = None
-    shards: Annotated[
-        int, Field(ge=1, le=64, description="embedded shards, when --ps is not given")
-    ] = 2
     data: Annotated[
         str | None, Field(description="training file; none: generated Criteo-shaped rows")
     ] = None
@@ -51,6 +49,37 @@ class RunSettings(Settings):
     alpha: Annotated[
         float, Field(gt=0.0, le=10.0, description="Zipf exponent of generated ids")
     ] = 1.05
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        """Refuse settings that contradict each other or would have no effect."""
+        if self.eval_data is not None and self.eval_last is not None:
+            raise ValueError("eval_data and eval_last both name the held-out rows; give one")
+        if self.eval_data is not None and self.data is None:
+            raise ValueError("eval_data needs data: generated rows have their own held-out rows")
+        for name in _IDLE_WITHOUT_DATA:
+            if name in self.model_fields_set and self.data is None:
+                raise ValueError(f"{name} has no effect without data: generated rows need none")
+        return self
+
+
+class RunSettings(Strategy, DataSettings):
+    """One training run."""
+
+    ps: Annotated[
+        str | None,
+        Field(description="HOST:PORT,... of the servers, shard 0 first; none: embedded shards"),
+    ] = None
+    shards: Annotated[
+        int, Field(ge=1, le=64, description="embedded shards, when --ps is not given")
+    ] = 2
+    trainers: Annotated[
+        int, Field(ge=1, le=TRAINERS_MAX, description="trainers of the job, all with this setting")
+    ] = 1
+    trainer_id: Annotated[
+        int | None,
+        Field(ge=0, lt=TRAINERS_MAX, description="number of this one, from 0; none: all of them"),
+    ] = None
     model: Annotated[
         Literal["lr", "fm", "wide_deep", "deepfm"], Field(description="built-in model")
     ] = "deepfm"
@@ -89,10 +118,6 @@ class RunSettings(Settings):
     threads: Annotated[
         int | None, Field(ge=1, le=1024, description="of torch; none: torch's own choice")
     ] = None
-    prefetch: Annotated[
-        int,
-        Field(ge=0, le=64, description="batches whose rows are pulled ahead of their step"),
-    ] = 1
     window: Annotated[
         int,
         Field(
@@ -101,36 +126,37 @@ class RunSettings(Settings):
             description="requests to one shard on the wire at once; 1 makes a run reproducible",
         ),
     ] = ClientSettings().window
-    send_queue_size: Annotated[
-        int, Field(ge=1, le=65536, description="requests to one shard that may wait or be open")
-    ] = ClientSettings().send_queue_size
-    send_queue_bytes: Annotated[
-        int, Field(ge=1, le=1 << 40, description="bytes to one shard that may wait or be open")
-    ] = ClientSettings().send_queue_bytes
-    timeout_s: Annotated[
-        float,
-        Field(gt=0.0, le=86400.0, description="seconds a pull or push may take, with retries"),
-    ] = ClientSettings().timeout_s
 
     @model_validator(mode="after")
-    def _check_together(self) -> Self:
+    def _check_run(self) -> Self:
         """Refuse settings that contradict each other or would have no effect."""
-        if self.eval_data is not None and self.eval_last is not None:
-            raise ValueError("eval_data and eval_last both name the held-out rows; give one")
-        if self.eval_data is not None and self.data is None:
-            raise ValueError("eval_data needs data: generated rows have their own held-out rows")
-        for name in _IDLE_WITHOUT_DATA:
-            if name in self.model_fields_set and self.data is None:
-                raise ValueError(f"{name} has no effect without data: generated rows need none")
         for name, other in _IDLE_WITH.items():
             if name in self.model_fields_set and getattr(self, other) is not None:
                 raise ValueError(f"{name} has no effect when {other} is given; leave one out")
+        if self.trainer_id is not None and self.trainer_id >= self.trainers:
+            raise ValueError(
+                f"trainer_id must be below trainers, which is {self.trainers}, got "
+                f"{self.trainer_id}"
+            )
+        if self.trainers > 1 and "dense" in self.model_fields_set and self.dense == "local":
+            raise ValueError(
+                "dense local would give each of several trainers a dense part of its own; "
+                "use dense pserver, or leave it out"
+            )
         return self
+
+    def strategy(self) -> Strategy:
+        """Return how trainers work together; several of them keep the dense part on the servers."""
+        given = {n: getattr(self, n) for n in Strategy.model_fields if n in self.model_fields_set}
+        if self.trainers > 1:
+            given["dense"] = "pserver"
+        return Strategy(**given)
 
     def client_settings(self) -> ClientSettings:
         """Return the part that the client is made with."""
         return ClientSettings(
-            timeout_s=self.timeout_s,
+            timeout_s=self.give_up_after,
+            retry=self.retry,
             window=self.window,
             send_queue_size=self.send_queue_size,
             send_queue_bytes=self.send_queue_bytes,

@@ -27,6 +27,16 @@ from trainer.progress import ProgressView
 GENERATED_HELD_OUT_ROWS = 200_000
 """Held-out rows of generated data when nothing is said: the AUC's error is below 0.001."""
 
+_BUILT: dict[str, tuple[object, ...]] = {
+    "mode": ("async",),
+    "max_staleness": (None,),
+    "staleness_lr": ("none",),
+    "on_full": ("wait",),
+    "dense": ("local",),
+    "clip_norm": (None,),
+}
+"""What works, of the knobs of a strategy of which not all does yet."""
+
 TABLE = "embedding"
 """Name of the table that built-in models use."""
 
@@ -241,6 +251,7 @@ def run(
         pserver.PserverError: a setting cannot work, or a server failed.
         TrainerError: the data cannot be read.
     """
+    _refuse_unbuilt(settings)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     pserver.load_rules(settings.rule)
@@ -285,6 +296,22 @@ def run(
                 "train_auc": _finite(view.auc),
             },
         )
+
+
+def _refuse_unbuilt(settings: RunSettings) -> None:
+    """Refuse, before anything starts, what no part of this release does yet.
+
+    Raises:
+        pserver.ConfigError: the setting, and what works.
+    """
+    strategy = settings.strategy()
+    for name, value in strategy.in_force().items():
+        works = _BUILT.get(name)
+        if works is not None and value not in works:
+            shown = " or ".join(map(str, works))
+            raise pserver.ConfigError(f"{name} {value}: not there yet; only {shown} works")
+    if settings.trainers > 1:
+        raise pserver.ConfigError(f"trainers {settings.trainers}: not there yet; only 1 works")
 
 
 def _summary(

@@ -127,7 +127,7 @@ class Strategy(Settings):
             le=1000,
             description="failed tries of a request before a warning names the server; they go on",
         ),
-    ] = 3
+    ] = ClientSettings().retry
     deterministic: Annotated[
         bool,
         Field(description="refuse what would make two runs differ in a bit (sync)"),

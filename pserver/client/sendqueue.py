@@ -14,6 +14,7 @@ What always holds:
       applies it once. Only ``TransientError`` and a try that timed out are retried, until the
       request's deadline.
     * Every future is settled: by the reply, an error, the deadline or ``close``.
+    * An outage is told once: when a request's tries exceed ``retry``, and when one is answered again.
 """
 
 import asyncio
@@ -23,6 +24,8 @@ import random
 import threading
 from collections import deque
 from dataclasses import dataclass
+
+import structlog
 
 from pserver.client.channel import Channel
 from pserver.client.runtime import Runtime
@@ -35,6 +38,8 @@ from pserver.errors import (
     TransientError,
     UnavailableError,
 )
+
+log = structlog.get_logger(__name__)
 
 SPAN_MAX = 1024
 """How far the newest request on the wire may be ahead of the oldest: a shard remembers the last
@@ -76,6 +81,7 @@ class SendQueue:
         self._num_started = 0  # the loop's
         self._open: dict[int, asyncio.Task[bytes]] = {}  # by number, oldest first; the loop's
         self.retries = 0  # written by the loop only
+        self._is_out = False  # whether an outage was told; the loop's
 
     @property
     def endpoint(self) -> str:
@@ -185,14 +191,17 @@ class SendQueue:
     async def _try_until_deadline(self, request: Request) -> bytes:
         """Return the reply, trying again after failures that may pass."""
         delay_s = _BACKOFF_FIRST_S
+        tries = 0
         while True:
+            tries += 1
             left_s = request.deadline.remaining_s
             try_deadline = Deadline.after(min(self._settings.try_timeout_s, left_s))
             try:
-                return await self._channel.call(
+                reply = await self._channel.call(
                     request.method, request.message, deadline=try_deadline
                 )
             except (TransientError, DeadlineError) as error:
+                self._tell_outage(tries, error)
                 # Full jitter, so that trainers do not come back all at once.
                 pause_s = delay_s * random.random()
                 if request.deadline.remaining_s <= pause_s:
@@ -203,6 +212,23 @@ class SendQueue:
                 self.retries += 1
                 await asyncio.sleep(pause_s)
                 delay_s = min(2.0 * delay_s, _BACKOFF_MAX_S)
+            else:
+                self._tell_return()
+                return reply
+
+    def _tell_outage(self, tries: int, error: PserverError) -> None:
+        """Say once which shard does not answer, when a request has failed often enough."""
+        if tries > self._settings.retry and not self._is_out:
+            self._is_out = True
+            log.warning(
+                "server does not answer", endpoint=self.endpoint, tries=tries, error=str(error)
+            )
+
+    def _tell_return(self) -> None:
+        """Say that a shard that did not answer does."""
+        if self._is_out:
+            self._is_out = False
+            log.warning("server answers again", endpoint=self.endpoint, retries=self.retries)
 
     def _finish(self, request: Request, outcome: bytes | BaseException) -> None:
         """Free the request's room and settle its future."""

