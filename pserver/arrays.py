@@ -14,6 +14,9 @@ Words: TypeAlias = NDArray[np.uint64]
 Floats: TypeAlias = NDArray[np.float32]
 """float32 weights, state or gradients."""
 
+Halves: TypeAlias = NDArray[np.uint16]
+"""The 16 bits of bfloat16 or float16 weights."""
+
 Doubles: TypeAlias = NDArray[np.float64]
 """float64 option values handed to a kernel."""
 

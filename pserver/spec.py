@@ -29,6 +29,9 @@ part of a CTR model has."""
 
 ON_NAN = ("reject", "zero", "fail")
 UNKNOWN_READS = ("first", "zeros")
+ROW_DTYPES = ("float32", "bfloat16", "float16")
+"""What the weights of rows are kept in; state is float32."""
+
 STORAGES = ("memory", "file")
 """Where a shard keeps the rows of a table."""
 
@@ -90,6 +93,8 @@ class TableSpec:
             push until the table is cleared.
         unknown_reads: what a read that creates nothing gives for a key without a row: the "first"
             weights that it would get, or "zeros".
+        row_dtype: what weights are kept in: ``float32``, or ``bfloat16`` or ``float16``, to which steps are
+            rounded by chance, so that small ones count on average. Optimizer state is float32.
         storage: ``memory``, or ``file``: rows on a sparse file in the folder that each shard was started
             with (``--storage-dir``), for tables larger than memory. Keys and epochs stay in memory.
     """
@@ -102,6 +107,7 @@ class TableSpec:
     capacity_max: int = 2**28
     on_nan: str = "reject"
     unknown_reads: str = "first"
+    row_dtype: str = "float32"
     storage: str = "memory"
 
     def __post_init__(self) -> None:
@@ -115,6 +121,7 @@ class TableSpec:
             _check_number(self.name, field, getattr(self, field), low, high)
         _check_word(self.name, "on_nan", self.on_nan, ON_NAN)
         _check_word(self.name, "unknown_reads", self.unknown_reads, UNKNOWN_READS)
+        _check_word(self.name, "row_dtype", self.row_dtype, ROW_DTYPES)
         _check_word(self.name, "storage", self.storage, STORAGES)
 
     def difference(self, other: "TableSpec") -> str:

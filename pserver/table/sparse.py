@@ -12,7 +12,7 @@ Owner: the shard's owner thread.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,10 @@ from pserver.table.fields import Fields, FieldValue
 from pserver.table.index import Index
 from pserver.table.initializer import make_initializer
 from pserver.table.optimizer import make_optimizer
-from pserver.table.slab import Slab
+from pserver.table.slab import Parts
+from pserver.table.slab_half import make_slab
 from pserver.table.storage import MEMORY_ONLY, Storage
 from pserver.table.values import check_values, mended_values, read_only
-
-Parts: TypeAlias = list[tuple[str, str, int]]
-"""The parts of a row in one array: name, dtype and count of each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,13 +90,7 @@ class SparseTable:
         self.stopped = ""
         self._optimizer = make_optimizer(spec.optimizer, dim=spec.dim)
         self._initializer = make_initializer(spec.initializer, table=spec.name, seed=spec.seed)
-        self._slab = Slab(
-            spec.capacity_max,
-            self._optimizer,
-            table=spec.name,
-            kind=spec.storage,
-            storage=storage,
-        )
+        self._slab = make_slab(spec, self._optimizer, self._initializer, storage=storage)
         self.fields = Fields(spec.capacity_max, (), table=spec.name)
         self._index = Index(spec.capacity_max, self._slab.free_rows, table=spec.name)
         self._compile()
@@ -221,18 +213,15 @@ class SparseTable:
         """
         grads = read_only(grads)
         row_ids = self._rows_to_change(keys)
-        if rows.first_repeat(self._slab.marks, row_ids) >= 0:
-            distinct, at, inverse = np.unique(row_ids, return_index=True, return_inverse=True)
-            summed = np.zeros(distinct.size * self.spec.dim, np.float32)
-            rows.sum_repeats(inverse.astype(np.int64), grads, self.spec.dim, summed)
-            keys, row_ids, grads = keys[at], distinct, read_only(summed)
+        keys, row_ids, grads = self._without_repeats(keys, row_ids, grads)
         self._slab.step(read_only(keys), row_ids, grads, version=self.version)
         rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
 
     def add(self, keys: Keys, deltas: Floats) -> None:
         """Add (U * dim,) ``deltas`` to weights; state stays. Otherwise as ``push``."""
         row_ids = self._rows_to_change(keys)
-        self._slab.add(row_ids, read_only(deltas))
+        keys, row_ids, deltas = self._without_repeats(keys, row_ids, read_only(deltas))
+        self._slab.add(read_only(keys), row_ids, deltas, version=self.version)
         rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
 
     def check_assign(self, keys: Keys, weights: Floats) -> Floats:
@@ -242,7 +231,8 @@ class SparseTable:
             ShapeError, NotFiniteError, TableFullError: as of ``check_push``; ``on_nan`` is for
                 pushes only.
         """
-        check_values(f"assign {self.spec.name!r}", keys, weights, dim=self.spec.dim)
+        where, limit = f"assign {self.spec.name!r}", self._slab.weight_max
+        check_values(where, keys, weights, dim=self.spec.dim, limit=limit)
         self._check_room(keys)
         return weights
 
@@ -283,10 +273,8 @@ class SparseTable:
 
         A part is its name, how its bits are read, and how many items it has.
         """
-        floats: Parts = [("weights", "float32", self.spec.dim)]
-        floats += [(f"state.{n}", "float32", count) for n, count in self._optimizer.parts.items()]
         words: Parts = [(f"field.{f.name}", f.kind, 1) for f in self.fields.fields.values()]
-        blocks = [(self._slab.rows, floats), (self.fields.words, words)]
+        blocks = [*self._slab.blocks(), (self.fields.words, words)]
         return [*(block for block in blocks if block[1]), (self.epochs, [("epochs", "uint32", 1)])]
 
     def entries(self, partition: int) -> tuple[Keys, RowIds]:
@@ -323,6 +311,17 @@ class SparseTable:
         self.erase(keys)
         rows.sum_repeats(nowhere, read_only(values), self.spec.dim, values)
         self._slab.write_first(self._initializer, read_only(keys), nowhere, nowhere)
+
+    def _without_repeats(
+        self, keys: Keys, row_ids: RowIds, values: Floats
+    ) -> tuple[Keys, RowIds, Floats]:
+        """Return distinct rows, each with the sum of the values of its repeats, in order."""
+        if rows.first_repeat(self._slab.marks, row_ids) < 0:
+            return keys, row_ids, values
+        distinct, at, inverse = np.unique(row_ids, return_index=True, return_inverse=True)
+        summed = np.zeros(distinct.size * self.spec.dim, np.float32)
+        rows.sum_repeats(inverse.astype(np.int64), values, self.spec.dim, summed)
+        return keys[at], distinct, read_only(summed)
 
     def _rows_to_change(self, keys: Keys) -> RowIds:
         """Return the row id of each key as ``_rows_for``, after telling who watches the table."""

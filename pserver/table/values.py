@@ -36,7 +36,9 @@ def read_only(array: NDArray[T]) -> NDArray[T]:
     return view
 
 
-def check_values(where: str, keys: Keys, values: Floats, *, dim: int) -> None:
+def check_values(
+    where: str, keys: Keys, values: Floats, *, dim: int, limit: float = VALUE_MAX
+) -> None:
     """Refuse a block of values that does not fit the keys, or that would spoil a row.
 
     Args:
@@ -44,17 +46,18 @@ def check_values(where: str, keys: Keys, values: Floats, *, dim: int) -> None:
         keys: (U,) uint64.
         values: (U * dim,) float32.
         dim: values a key.
+        limit: the largest magnitude.
 
     Raises:
         ShapeError: the lengths disagree.
-        NotFiniteError: a value is NaN, infinite or over ``VALUE_MAX``; the first one is named.
+        NotFiniteError: a value is NaN, infinite or over the limit; the first one is named.
     """
     _check_size(where, keys, values, dim)
-    bad = rows.first_beyond(read_only(values), LIMIT_BITS)
+    bad = rows.first_beyond(read_only(values), np.float32(limit).view(np.uint32))
     if bad >= 0:
         raise NotFiniteError(
             f"{where}: value {bad % dim} of key {keys[bad // dim]} is {values[bad]}, "
-            f"must be a number of at most {VALUE_MAX:g} in magnitude; the whole message was "
+            f"must be a number of at most {limit:g} in magnitude; the whole message was "
             "refused"
         )
 

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TableSpec(_message.Message):
-    __slots__ = ("name", "dim", "optimizer", "initializer", "seed", "capacity_max", "on_nan", "unknown_reads", "storage")
+    __slots__ = ("name", "dim", "optimizer", "initializer", "seed", "capacity_max", "on_nan", "unknown_reads", "row_dtype", "storage")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class TableSpec(_message.Message):
     CAPACITY_MAX_FIELD_NUMBER: _ClassVar[int]
     ON_NAN_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_READS_FIELD_NUMBER: _ClassVar[int]
+    ROW_DTYPE_FIELD_NUMBER: _ClassVar[int]
     STORAGE_FIELD_NUMBER: _ClassVar[int]
     name: str
     dim: int
@@ -25,8 +26,9 @@ class TableSpec(_message.Message):
     capacity_max: int
     on_nan: str
     unknown_reads: str
+    row_dtype: str
     storage: str
-    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[str] = ..., initializer: _Optional[str] = ..., seed: _Optional[int] = ..., capacity_max: _Optional[int] = ..., on_nan: _Optional[str] = ..., unknown_reads: _Optional[str] = ..., storage: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[str] = ..., initializer: _Optional[str] = ..., seed: _Optional[int] = ..., capacity_max: _Optional[int] = ..., on_nan: _Optional[str] = ..., unknown_reads: _Optional[str] = ..., row_dtype: _Optional[str] = ..., storage: _Optional[str] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ()

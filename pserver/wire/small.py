@@ -13,7 +13,7 @@ from pserver.errors import ShapeError
 from pserver.spec import DenseSpec, TableSpec
 from pserver.v1 import pserver_pb2 as pb
 
-_MAY_BE_LEFT_OUT = ("on_nan", "unknown_reads", "storage")
+_MAY_BE_LEFT_OUT = ("on_nan", "unknown_reads", "row_dtype", "storage")
 
 M = TypeVar("M", bound=Message)
 

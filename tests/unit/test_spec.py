@@ -26,6 +26,7 @@ SPEC = TableSpec(name="ads", dim=4)
         ({"on_nan": "zeros"}, "on_nan: unknown value 'zeros'; did you mean 'zero'"),
         ({"on_nan": ""}, "on_nan: unknown value ''; valid: fail, reject, zero"),
         ({"unknown_reads": "zero"}, "unknown_reads: unknown value 'zero'; did you mean 'zeros'"),
+        ({"row_dtype": "float8"}, r"row_dtype: unknown value 'float8'; did you mean 'float32'\?"),
         ({"storage": "fil"}, r"table 'ads': storage: unknown value 'fil'; did you mean 'file'\?"),
     ],
 )
@@ -69,6 +70,7 @@ def test_every_field_is_in_the_difference_when_all_differ() -> None:
         capacity_max=7,
         on_nan="zero",
         unknown_reads="zeros",
+        row_dtype="float16",
         storage="file",
     )
 

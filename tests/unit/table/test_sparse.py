@@ -54,11 +54,10 @@ def push(table: SparseTable, keys: list[int], grads: list[float]) -> None:
 
 def contents(table: SparseTable) -> tuple[object, ...]:
     """Return everything a table holds: rows and epochs by key, sizes, version, epoch."""
-    stride, rows = table._slab.stride, {}
+    rows = {}
     for partition in range(1024):
         for key, row_id in zip(*table._index.entries(partition), strict=True):
-            row = table._slab.rows[row_id * stride : (row_id + 1) * stride]
-            rows[int(key)] = (row.tobytes(), int(table._slab.epochs[row_id]))
+            rows[int(key)] = (table._slab.row(row_id).tobytes(), int(table._slab.epochs[row_id]))
     return rows, table.num_rows, table.num_bytes, table.version, table.epoch
 
 

@@ -122,8 +122,8 @@ class TableAgainstDict(RuleBasedStateMachine):
         keys = np.array(list(slow.rows), np.uint64)
         row_ids = np.empty(keys.size, np.int64)
         assert table._index.find(keys, row_ids) == 0
-        rows = table._slab.rows.reshape(CAPACITY, -1)[row_ids]
-        self._same(rows, np.array(list(slow.rows.values())).reshape(rows.shape))
+        for row_id, expected in zip(row_ids.tolist(), slow.rows.values(), strict=True):
+            self._same(table._slab.row(row_id), expected)
         assert table._slab.epochs[row_ids].tolist() == list(slow.epochs.values())
 
     def _same(self, got: np.ndarray, expected: np.ndarray) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pserver.errors import ConfigError, ShapeError
-from pserver.spec import DIM_MAX, ON_NAN, ROWS_MAX, STORAGES, UNKNOWN_READS, TableSpec
+from pserver.spec import DIM_MAX, ON_NAN, ROW_DTYPES, ROWS_MAX, STORAGES, UNKNOWN_READS, TableSpec
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import parse_small, proto_of, spec_of
 
@@ -21,6 +21,7 @@ from pserver.wire.small import parse_small, proto_of, spec_of
         capacity_max=st.integers(1, ROWS_MAX),
         on_nan=st.sampled_from(ON_NAN),
         unknown_reads=st.sampled_from(UNKNOWN_READS),
+        row_dtype=st.sampled_from(ROW_DTYPES),
         storage=st.sampled_from(STORAGES),
     )
 )
@@ -50,7 +51,9 @@ def test_a_spec_is_refused_when_a_field_is_missing() -> None:
 
 def test_a_word_has_its_default_when_an_older_writer_left_it_out() -> None:
     """What a client of before the field sends is the table that it knows."""
-    assert spec_of(pb.TableSpec(name="ads", dim=1, capacity_max=1)).storage == "memory"
+    spec = spec_of(pb.TableSpec(name="ads", dim=1, capacity_max=1))
+
+    assert (spec.storage, spec.row_dtype) == ("memory", "float32")
 
 
 @pytest.mark.parametrize("message", [b"\x0a", b"\x09\x01", b"\x12\x05ab", b"\xff" * 11])
