@@ -24,7 +24,7 @@ from prometheus_client import start_http_server
 from pserver.config import ServeSettings
 from pserver.errors import ConfigError
 from pserver.malloc import keep_large_blocks
-from pserver.server.servicer import METHODS, Servicer
+from pserver.server.servicer import METHODS, SHORT, Servicer
 from pserver.status import ERROR_KEY, to_status
 from pserver.table.sparse import warmup
 from pserver.table.storage import open_storage
@@ -143,6 +143,7 @@ async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> 
         num_shards=settings.shards,
         queue_max=settings.queue_max,
         storage=open_storage(settings.storage_dir),
+        on_loop=() if settings.storage_dir else SHORT,  # a row on a file may wait for a disk
     )
     # Before the warm-up: process 1 of a container ignores a signal that nobody handles.
     signals: asyncio.Queue[int] = asyncio.Queue()

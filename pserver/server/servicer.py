@@ -5,15 +5,16 @@ behind it are the owner thread (``executor``), the memory of applied pushes (``o
 tables.
 
 What always holds:
-    * Only the owner thread parses large messages and touches tables.
+    * Large messages are parsed and tables touched in a turn of ``executor`` only: one request at a time.
     * A message with several tables is checked whole before any of it is applied.
     * A request meant for another incarnation of this server, or for another shard's keys, is
       refused before it is looked at.
 """
 
+import functools
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -55,12 +56,21 @@ METHODS = (
 )
 """Every method of the service."""
 
+SHORT = ("Pull", "Push", "Assign", "PushDelta", "PullDense", "PushDense", "PushDenseDelta")
+"""Methods of a few milliseconds at most while rows are in memory: one pass over one message."""
+
 
 class Servicer:
-    """One shard. Public methods run on the event loop; ``_on_...`` run in the owner thread."""
+    """One shard. Public methods run on the event loop; ``_on_...`` run one at a time, see ``executor``."""
 
     def __init__(
-        self, *, shard: int, num_shards: int, queue_max: int, storage: Storage = MEMORY_ONLY
+        self,
+        *,
+        shard: int,
+        num_shards: int,
+        queue_max: int,
+        storage: Storage = MEMORY_ONLY,
+        on_loop: Collection[str] = (),
     ) -> None:
         """Begin without tables.
 
@@ -69,6 +79,7 @@ class Servicer:
             num_shards: of the cluster.
             queue_max: requests that may wait for the owner thread.
             storage: where rows lie that are to be on a file.
+            on_loop: methods whose work the event loop does itself; see ``executor``.
 
         Raises:
             ConfigError: ``shard`` is not in [0, num_shards).
@@ -83,6 +94,7 @@ class Servicer:
         self.is_draining = False
         self._partitions = partitions_of_shard(shard, num_shards)
         self._executor = Executor(name=f"shard-{shard}", queue_max=queue_max)
+        self._run_of = dict.fromkeys(on_loop, self._executor.run_short)
         self._registry = Registry(storage=storage)
         self._once = Once()
         self._tallies = Tallies()
@@ -130,8 +142,8 @@ class Servicer:
             elif self.is_draining and method != "Describe":
                 raise UnavailableError(f"shard {self.shard} is draining: it takes no new requests")
             else:
-                work = self._work[method]
-                reply = await self._executor.run(lambda: work(message))
+                run = self._run_of.get(method, self._executor.run)
+                reply = await run(functools.partial(self._work[method], message))
             code, sent = "OK", len(reply)
         except Exception as error:
             code = to_status(error)[0].name
@@ -150,7 +162,7 @@ class Servicer:
         """Finish what waits for the owner thread, and end it."""
         self._executor.close()
 
-    # --- in the owner thread ------------------------------------------------------------------
+    # --- one at a time, as owner of the tables ------------------------------------------------------------------
 
     def _on_describe(self, message: bytes) -> bytes:
         parse_small(pb.DescribeRequest, message)

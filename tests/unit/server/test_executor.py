@@ -1,4 +1,4 @@
-"""What ``pserver.server.executor`` promises: one thread, in order, bounded, and closed in peace."""
+"""What ``pserver.server.executor`` promises: one at a time, in order, bounded, closed in peace."""
 
 import asyncio
 import contextlib
@@ -147,21 +147,23 @@ def test_work_ends_when_its_caller_goes_away_in_the_middle(executor: Executor) -
 
 def test_close_finishes_what_waits() -> None:
     """Closing waits until all that was accepted is done, and ends the thread."""
-    executor = Executor(name="shard-closing", queue_max=3)
+    executor = Executor(name="shard-closing", queue_max=4)
     done: list[int] = []
 
     async def main() -> None:
         gate = Gate()
         first = await held(executor, gate)
         tasks = [await start(executor, done, i) for i in range(3)]
-        closing = asyncio.create_task(asyncio.to_thread(executor.close))
+        short = asyncio.create_task(executor.run_short(lambda: done.append(3)))
+        await asyncio.sleep(0)
         gate.free.set()
+        executor.close()
+        assert done == [0, 1, 2, 3]
         assert await first == "done"
-        await asyncio.gather(*tasks, closing)
+        await asyncio.gather(*tasks, short)
 
     asyncio.run(main())
 
-    assert done == [0, 1, 2]
     assert "shard-closing" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -188,3 +190,73 @@ def test_thread_goes_on_when_a_loop_ended() -> None:
 
     assert asyncio.run(executor.run(lambda: "next")) == "next"
     executor.close()
+
+
+def test_short_work_is_done_by_the_loop(executor: Executor) -> None:
+    """Short pieces run in the loop's thread, in order; results and errors are handed back."""
+
+    def fail() -> None:
+        raise KeyError("mine")
+
+    async def main() -> None:
+        names = [executor.run_short(lambda: threading.current_thread().name) for _ in range(3)]
+        assert await asyncio.gather(*names) == [threading.current_thread().name] * 3
+        with pytest.raises(KeyError, match="mine"):
+            await executor.run_short(fail)
+
+    asyncio.run(main())
+
+
+def test_short_work_waits_for_long_work_before_it(executor: Executor) -> None:
+    """While the thread works the loop begins nothing, so two pieces never run at a time."""
+    done: list[tuple[int, str]] = []
+
+    def note(number: int) -> None:
+        done.append((number, threading.current_thread().name))
+
+    async def main() -> None:
+        gate = Gate()
+        first = await held(executor, gate)
+        runs = (executor.run_short, executor.run, executor.run_short)
+        tasks = [asyncio.create_task(run(functools.partial(note, i))) for i, run in enumerate(runs)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (done, executor.queued) == ([], 3)
+        gate.free.set()
+        await asyncio.gather(first, *tasks)
+
+    asyncio.run(main())
+
+    here = threading.current_thread().name
+    assert done == [(0, here), (1, "shard-test"), (2, here)]
+
+
+def test_loop_looks_at_other_things_between_short_pieces(executor: Executor) -> None:
+    """A piece is answered before the next one begins; what comes meanwhile is bounded as ever."""
+    seen: list[str] = []
+
+    async def ask(name: str) -> None:
+        await executor.run_short(lambda: seen.append(f"do {name}"))
+        seen.append(f"answer {name}")
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(ask(name)) for name in "abc"]
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError):
+            await executor.run_short(lambda: None)
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+
+    assert seen == ["do a", "answer a", "do b", "answer b", "do c", "answer c"]
+
+
+def test_short_work_goes_on_when_a_loop_ended(executor: Executor) -> None:
+    """A loop that ended before the turn it had arranged does not hold up the next one."""
+
+    async def abandon() -> None:
+        executor._put(lambda: None, is_short=True)
+
+    asyncio.run(abandon())
+
+    assert asyncio.run(executor.run_short(lambda: "next")) == "next"

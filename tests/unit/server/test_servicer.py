@@ -10,7 +10,7 @@ import pytest
 from pserver import errors
 from pserver._version import __version__
 from pserver.placement import NUM_PARTITIONS, PLACEMENT_VERSION, shard_of
-from pserver.server.servicer import METHODS, Servicer
+from pserver.server.servicer import METHODS, SHORT, Servicer
 from pserver.spec import TableSpec
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import WIRE_VERSION
@@ -21,10 +21,10 @@ WAIT_S = 20.0
 SPEC = TableSpec(name="ads", dim=2, optimizer="sgd:lr=1", initializer="zeros", capacity_max=4)
 
 
-@pytest.fixture
-def servicer() -> Iterator[Servicer]:
+@pytest.fixture(params=[(), SHORT], ids=["in-thread", "on-loop"])
+def servicer(request: pytest.FixtureRequest) -> Iterator[Servicer]:
     """Return a cluster of one shard with a table of two floats, sgd and room for four rows."""
-    servicer = Servicer(shard=0, num_shards=1, queue_max=8)
+    servicer = Servicer(shard=0, num_shards=1, queue_max=8, on_loop=request.param)
     create(servicer, SPEC)
     yield servicer
     servicer.close()
