@@ -7,7 +7,7 @@ import numpy as np
 from bench.common import DIM, distinct_keys, measure
 from pserver.kernel import rows
 from pserver.v1 import pserver_pb2 as pb
-from pserver.wire import PushId, build_push, parse_push
+from pserver.wire import PushId, TableSize, build_push, parse_push
 
 _INNER = 50
 
@@ -20,7 +20,7 @@ def run() -> dict[str, Any]:
     push_id = PushId(b"0123456789abcdef", 1)
 
     def build(_: int) -> bytes:
-        message, (block,) = build_push(1, push_id, [("t", keys.size, values.size, 0)])
+        message, (block,) = build_push(1, push_id, [TableSize("t", keys.size, values.size, 0)])
         rows.pick(keys, order, block.keys)
         rows.take(values, DIM, order, block.values)
         return message

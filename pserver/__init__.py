@@ -14,16 +14,19 @@ from pserver.client.dense import DensePulled
 from pserver.client.inputs import as_keys
 from pserver.client.inspected import Inspected
 from pserver.client.pending import PendingPull, PendingPush
-from pserver.config import ClientSettings, ServeSettings, Settings
+from pserver.config import ClientSettings, GroupSettings, ServeSettings, Settings
 from pserver.embedded import embedded
 from pserver.errors import (
+    BarrierError,
     CheckpointError,
     ClusterError,
     ConfigError,
     DeadlineError,
     DenseInitError,
+    GroupError,
     InternalError,
     NotFiniteError,
+    NotYetError,
     OverloadedError,
     PserverError,
     RequestError,
@@ -50,6 +53,7 @@ from pserver.table.optimizer_file import load_rule, load_rules
 __all__ = [
     "GOLDEN",
     "USAGE_EXIT",
+    "BarrierError",
     "CheckpointError",
     "Client",
     "ClientSettings",
@@ -62,9 +66,12 @@ __all__ = [
     "DenseSpec",
     "Distinct",
     "Given",
+    "GroupError",
+    "GroupSettings",
     "Inspected",
     "InternalError",
     "NotFiniteError",
+    "NotYetError",
     "OverloadedError",
     "PendingPull",
     "PendingPush",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pserver.errors import ConfigError, nearest
 
@@ -18,6 +18,9 @@ bytes of names). 4 MiB: four in flight are 16 MiB, and one takes an event loop u
 
 MESSAGE_BYTES_MAX = PART_BYTES_MAX + (1 << 20)
 """The most that either side accepts in one message: a part, and room for the names of tables."""
+
+TRAINERS_MAX = 1024
+"""Trainers of one group at most: a shard keeps under 2 KiB of each."""
 
 ENDPOINTS_MAX = 1024
 """Servers of one cluster at most: one partition each."""
@@ -139,3 +142,49 @@ class ClientSettings(Settings):
             description="requests to one shard on the wire at once; 1 makes a run reproducible",
         ),
     ] = 4
+
+
+class GroupSettings(Settings):
+    """How a trainer joins its group. All but its id and lease must be the same for all trainers."""
+
+    mode: Annotated[
+        Literal["sync", "async", "half_async", "geo"],
+        Field(description="how trainers' pushes come together"),
+    ] = "async"
+    trainer_id: Annotated[int, Field(ge=0, description="of this trainer, from 0")] = 0
+    trainers: Annotated[int, Field(ge=1, le=TRAINERS_MAX, description="of the job")] = 1
+    sync_divisor: Annotated[
+        Literal["contributors", "registered", "samples"],
+        Field(description="what a round's summed gradients are divided by"),
+    ] = "contributors"
+    on_missing: Annotated[
+        Literal["fail", "drop", "wait"],
+        Field(description="when a trainer is missing at the barrier's end"),
+    ] = "fail"
+    barrier_timeout: Annotated[
+        float, Field(gt=0.0, le=86400.0, description="seconds that a round waits for parts")
+    ] = 300.0
+    max_staleness: Annotated[
+        int | None,
+        Field(ge=0, le=1 << 40, description="steps a trainer may be ahead of the slowest"),
+    ] = None
+    staleness_lr: Annotated[
+        Literal["none", "inverse"],
+        Field(description="inverse: a push that is s versions old counts 1 / (1 + s)"),
+    ] = "none"
+    lease_s: Annotated[
+        float,
+        Field(gt=0.0, le=3600.0, description="seconds unheard of until it is taken for gone"),
+    ] = 10.0
+    give_up_after: Annotated[
+        float, Field(gt=0.0, le=86400.0, description="seconds that one call may take in all")
+    ] = 1800.0
+
+    @model_validator(mode="after")
+    def _check_id(self) -> Self:
+        """Refuse an id that is not one of the group's."""
+        if self.trainer_id >= self.trainers:
+            raise ValueError(
+                f"trainer_id must be in [0, {self.trainers - 1}] with {self.trainers} trainers"
+            )
+        return self

@@ -12,11 +12,14 @@
     │   └── NotFiniteError       NaN, infinity or a number too large to compute with
     ├── TransientError           the world's; the send queue retries until the deadline
     │   ├── UnavailableError     no connection, or the server is going down
-    │   └── OverloadedError      a queue of the server is full
+    │   ├── OverloadedError      a queue of the server is full
+    │   └── NotYetError          what it waits for has not come yet; asked again at once
     ├── TableFullError           no room for a new row
     ├── TableStoppedError        a table that takes no more pushes after a bad one
     ├── ClusterError             the servers do not form the cluster that was asked for
     │   └── RestartedError       a server came back without what it held
+    ├── GroupError               this trainer is not, or no longer, one of the group
+    │   └── BarrierError         a round cannot be closed: who is missing is named
     ├── StaleError               a push older than the window in which repeats are known
     ├── CheckpointError          damaged, missing, of a newer format, or not to be written
     ├── DeadlineError            not answered in time
@@ -73,6 +76,10 @@ class OverloadedError(TransientError):
     """A queue of the server is full; it did not look at the request."""
 
 
+class NotYetError(TransientError):
+    """A round that other trainers have not finished. Nothing was done; the client asks again."""
+
+
 class TableFullError(PserverError):
     """No room for a new row: raise ``capacity_max``. Nothing was applied."""
 
@@ -87,6 +94,14 @@ class ClusterError(PserverError):
 
 class RestartedError(ClusterError):
     """A server came back as a new process without its tables; the run cannot go on."""
+
+
+class GroupError(PserverError):
+    """A trainer that may not join its group, or is no longer in it. Nothing was applied."""
+
+
+class BarrierError(GroupError):
+    """A round that cannot be closed; the message says why, and names who is missing."""
 
 
 class StaleError(PserverError):

@@ -13,7 +13,7 @@ from pserver.client.gradients import Gradients
 from pserver.client.route import cargoes, naming_all_last
 from pserver.kernel import rows
 from pserver.spec import TableSpec
-from pserver.wire import PushId, build_pull, build_push
+from pserver.wire import PushId, TableSize, build_pull, build_push
 
 
 def _is_run(order: RowIds) -> bool:
@@ -101,7 +101,7 @@ def push_message(
         more: whether further parts of the same push follow.
     """
     sizes = [
-        (
+        TableSize(
             spec.name,
             order.size,
             order.size * spec.dim,

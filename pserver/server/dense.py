@@ -15,7 +15,9 @@ from pserver.arrays import Floats
 from pserver.errors import ShapeError
 from pserver.placement import slice_of_shard
 from pserver.server.once import Once
+from pserver.server.pushes import Pushes
 from pserver.server.report import Tallies
+from pserver.server.waiting import NotYet, Progress
 from pserver.table.dense import DenseTable
 from pserver.table.registry import Registry
 from pserver.v1 import pserver_pb2 as pb
@@ -34,6 +36,8 @@ class DenseMethods:
         once: which writes were applied.
         tallies: what is counted.
         check_incarnation: refuses a request for another process.
+        pushes: which knows whose pulls have to wait.
+        progress: is told when values came.
     """
 
     shard: int
@@ -42,6 +46,8 @@ class DenseMethods:
     once: Once
     tallies: Tallies
     check_incarnation: Callable[[int], None]
+    pushes: Pushes
+    progress: Progress
 
     def methods(self) -> Mapping[str, Callable[[bytes], bytes]]:
         """Return what answers each method."""
@@ -76,6 +82,7 @@ class DenseMethods:
 
         def apply(table: DenseTable, write: pb.DenseWrite, values: Floats) -> None:
             table.init(write.part, values, trainer=write.trainer)
+            self.progress.bump()
 
         return self._write(message, check, apply)
 
@@ -83,6 +90,7 @@ class DenseMethods:
         """Apply gradients; the version rises with the last part."""
 
         def check(table: DenseTable, write: pb.DenseWrite, grads: Floats) -> None:
+            self.pushes.refuse_in_sync()
             table.check_push(write.part, grads)
 
         def apply(table: DenseTable, write: pb.DenseWrite, grads: Floats) -> None:
@@ -107,7 +115,10 @@ class DenseMethods:
         """Return a part's weights, unless the sender has them."""
         request = parse_small(pb.PullDenseRequest, message)
         self.check_incarnation(request.incarnation)
+        self.pushes.check_pull(request.trainer, request.round)
         table = self.registry.get_dense(request.table)
+        if request.wait and not table.epoch:
+            raise NotYet(self.progress.count, f"table {request.table!r} has no first values yet")
         weights = table.pull(request.part)
         reply = pb.PullDenseReply(version=table.version, change=table.change)
         if request.known == table.change:

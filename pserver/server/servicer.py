@@ -1,12 +1,11 @@
 """What a shard answers: bytes in, bytes out, whatever carried them.
 
 Rooms before and after: ``app`` puts gRPC in front of ``call``, ``embedded`` calls it in process;
-behind it are the owner thread (``executor``), the memory of applied pushes (``once``) and the
-tables.
+behind it are the owner thread (``executor``), ``pushes``, ``group``, and the tables.
 
 What always holds:
     * Large messages are parsed and tables touched in a turn of ``executor`` only: one request at a time.
-    * A message with several tables is checked whole before any of it is applied.
+    * A request that has to wait for other trainers waits on the event loop, outside of a turn.
     * A request meant for another incarnation of this server, or for another shard's keys, is
       refused before it is looked at.
 """
@@ -27,15 +26,19 @@ from pserver.server.bad_values import BadValues
 from pserver.server.dense import DenseMethods
 from pserver.server.executor import Executor
 from pserver.server.geo import GeoMethods
+from pserver.server.group import METHODS as GROUP_METHODS
+from pserver.server.group import Group
+from pserver.server.merge import Merge
 from pserver.server.once import Once
+from pserver.server.pushes import Pushes
 from pserver.server.report import Report, Tallies, describe, stats
 from pserver.server.series import series
+from pserver.server.waiting import Progress, Waiting
 from pserver.status import to_status
 from pserver.table.registry import Registry
-from pserver.table.sparse import SparseTable
 from pserver.table.storage import MEMORY_ONLY, Storage
 from pserver.v1 import pserver_pb2 as pb
-from pserver.wire import PushId, TablePush, build_pull_reply, parse_pull, parse_push
+from pserver.wire import build_pull_reply, parse_pull
 from pserver.wire.small import build_small, parse_small, proto_of, spec_of
 
 METHODS = (
@@ -52,6 +55,7 @@ METHODS = (
     "PushDenseDelta",
     "PullChanged",
     "Stats",
+    *GROUP_METHODS,
     "Inspect",
 )
 """Every method of the service."""
@@ -100,26 +104,48 @@ class Servicer:
         self._tallies = Tallies()
         self._bad_values = BadValues()
         self._geo = GeoMethods(self._registry, check_incarnation=self._check_incarnation)
+        merge = Merge(self._registry, self._tallies, self._geo)
+        self._progress = Progress()
+        self._waiting = Waiting(self._progress)
+        self._group = Group(self._executor, merge, self._progress)
+        self._pushes = Pushes(
+            registry=self._registry,
+            once=self._once,
+            tallies=self._tallies,
+            bad_values=self._bad_values,
+            geo=self._geo,
+            members=self._group.members,
+            rounds=self._group.rounds,
+            progress=self._progress,
+            check_incarnation=self._check_incarnation,
+            check_keys=self._check_keys,
+        )
         self._started_s = time.monotonic()
         self.metrics = Metrics(series(self._report))
-        self._work: dict[str, Callable[[bytes], bytes]] = {
+        self._work = self._methods()
+
+    def _methods(self) -> dict[str, Callable[[bytes], bytes]]:
+        """Return what answers each method in the owner thread."""
+        work: dict[str, Callable[[bytes], bytes]] = {
             "Describe": self._on_describe,
             "CreateTable": self._on_create_table,
             "Pull": self._on_pull,
-            "Push": self._on_push,
-            "Assign": self._on_assign,
-            "PushDelta": self._on_push_delta,
+            "Push": self._pushes.push,
+            "Assign": self._pushes.assign,
+            "PushDelta": self._pushes.add,
             "Inspect": self._on_inspect,
         }
         dense = DenseMethods(
-            shard=shard,
-            num_shards=num_shards,
+            shard=self.shard,
+            num_shards=self.num_shards,
             registry=self._registry,
             once=self._once,
             tallies=self._tallies,
             check_incarnation=self._check_incarnation,
+            pushes=self._pushes,
+            progress=self._progress,
         )
-        self._work |= {**dense.methods(), **self._geo.methods()}
+        return {**work, **dense.methods(), **self._geo.methods()}
 
     async def call(self, method: str, message: bytes) -> bytes:
         """Answer one request.
@@ -138,12 +164,17 @@ class Servicer:
         code, sent = "CANCELLED", 0  # what it stays if the caller goes away
         try:
             if method == "Stats":  # answered even while the owner thread is busy
-                reply = build_small(stats(self._report(), self.metrics.recent()))
+                counters = stats(self._report(), self.metrics.recent())
+                counters.group.CopyFrom(self._group.stats() or pb.GroupStats())
+                reply = build_small(counters)
             elif self.is_draining and method != "Describe":
                 raise UnavailableError(f"shard {self.shard} is draining: it takes no new requests")
+            elif method in GROUP_METHODS:
+                reply = await self._group.call(method, message)
             else:
                 run = self._run_of.get(method, self._executor.run)
-                reply = await run(functools.partial(self._work[method], message))
+                work = functools.partial(self._work[method], message)
+                reply = await self._waiting.run(run, work)
             code, sent = "OK", len(reply)
         except Exception as error:
             code = to_status(error)[0].name
@@ -159,7 +190,8 @@ class Servicer:
         return reply
 
     def close(self) -> None:
-        """Finish what waits for the owner thread, and end it."""
+        """Finish what waits for the owner thread, and end it; on the event loop."""
+        self._group.close()
         self._executor.close()
 
     # --- one at a time, as owner of the tables ------------------------------------------------------------------
@@ -177,6 +209,7 @@ class Servicer:
     def _on_pull(self, message: bytes) -> bytes:
         request = parse_pull(message)
         self._check_incarnation(request.incarnation)
+        self._pushes.check_pull(request.trainer, request.round)
         tables = [self._registry.get(part.table) for part in request.tables]
         for part in request.tables:
             self._check_keys(part.table, part.keys)
@@ -201,15 +234,6 @@ class Servicer:
             self._tallies.keys_pulled[part.table] += part.keys.size
         return reply
 
-    def _on_push(self, message: bytes) -> bytes:
-        return self._apply(message, self._bad_values.checked, _push)
-
-    def _on_assign(self, message: bytes) -> bytes:
-        return self._apply(message, _checked_assign, _assign)
-
-    def _on_push_delta(self, message: bytes) -> bytes:
-        return self._apply(message, self._bad_values.checked, _add)
-
     def _on_inspect(self, message: bytes) -> bytes:
         request = parse_small(pb.InspectRequest, message)
         self._check_incarnation(request.incarnation)
@@ -228,40 +252,6 @@ class Servicer:
             for name, values in row.state.items():
                 reply.state.add(name=name, values=values.tolist())
         return build_small(reply)
-
-    def _apply(
-        self,
-        message: bytes,
-        checked: Callable[[SparseTable, TablePush, PushId], TablePush],
-        apply: Callable[[SparseTable, TablePush], None],
-    ) -> bytes:
-        """Check every table's part, then apply them all, once."""
-        request = parse_push(message)
-        self._check_incarnation(request.incarnation)
-        names = [part.table for part in request.tables]
-        if len(set(names)) < len(names):
-            raise ShapeError(f"a push names each table once, got {names}")
-        tables = [self._registry.get(name) for name in names]
-        is_duplicate = self._once.is_applied(request.push_id)
-        if is_duplicate:
-            self._tallies.pushes_duplicate += 1
-        else:
-            parts = []
-            for table, part in zip(tables, request.tables, strict=True):
-                self._check_keys(part.table, part.keys)
-                parts.append(checked(table, part, request.push_id))
-            # Marked first: should a user's kernel raise, no retry applies the rest a second time.
-            self._once.mark(request.push_id)
-            for table, part in zip(tables, parts, strict=True):
-                apply(table, part)
-                self._geo.note(part.table, part.keys, request.push_id.trainer)
-                table.version += not request.more
-                self._tallies.keys_pushed[part.table] += part.keys.size
-                if part.counts.size:
-                    self._tallies.occurrences_pushed[part.table] += int(part.counts.sum())
-            self._tallies.pushes_applied += 1
-        versions = [] if request.more else [table.version for table in tables]
-        return build_small(pb.PushReply(duplicate=is_duplicate, versions=versions))
 
     def _check_incarnation(self, incarnation: int) -> None:
         """Refuse a request that was meant for the process that ran here before."""
@@ -294,24 +284,3 @@ class Servicer:
             queued=self._executor.queued,
             started_s=self._started_s,
         )
-
-
-def _push(table: SparseTable, part: TablePush) -> None:
-    """Apply the gradients that came for one table."""
-    table.push(part.keys, part.values)
-
-
-def _checked_assign(table: SparseTable, part: TablePush, _: PushId) -> TablePush:
-    """Refuse weights that could not be written whole."""
-    table.check_assign(part.keys, part.values)
-    return part
-
-
-def _assign(table: SparseTable, part: TablePush) -> None:
-    """Write the weights that came for one table."""
-    table.assign(part.keys, part.values)
-
-
-def _add(table: SparseTable, part: TablePush) -> None:
-    """Add the differences that came for one table."""
-    table.add(part.keys, part.values)

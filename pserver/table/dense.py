@@ -91,6 +91,11 @@ class DenseTable:
         rows.first_beyond(read_only(nothing), LIMIT_BITS)
 
     @property
+    def num_parts(self) -> int:
+        """Return how many parts the slice has, at least one."""
+        return len(self._sizes)
+
+    @property
     def num_bytes(self) -> int:
         """Return the bytes in use: weights and state."""
         return sum(row.nbytes for row in self._rows)

@@ -119,16 +119,22 @@ class DenseWriteReply(_message.Message):
     def __init__(self, duplicate: _Optional[bool] = ..., version: _Optional[int] = ...) -> None: ...
 
 class PullDenseRequest(_message.Message):
-    __slots__ = ("incarnation", "table", "part", "known")
+    __slots__ = ("incarnation", "table", "part", "known", "trainer", "round", "wait")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     table: str
     part: int
     known: int
-    def __init__(self, incarnation: _Optional[int] = ..., table: _Optional[str] = ..., part: _Optional[int] = ..., known: _Optional[int] = ...) -> None: ...
+    trainer: bytes
+    round: int
+    wait: bool
+    def __init__(self, incarnation: _Optional[int] = ..., table: _Optional[str] = ..., part: _Optional[int] = ..., known: _Optional[int] = ..., trainer: _Optional[bytes] = ..., round: _Optional[int] = ..., wait: _Optional[bool] = ...) -> None: ...
 
 class PullDenseReply(_message.Message):
     __slots__ = ("is_unchanged", "version", "change", "values")
@@ -149,12 +155,16 @@ class CreateTableReply(_message.Message):
     def __init__(self, spec: _Optional[_Union[TableSpec, _Mapping]] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("incarnation", "tables")
+    __slots__ = ("incarnation", "tables", "trainer", "round")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     tables: _containers.RepeatedCompositeFieldContainer[TablePull]
-    def __init__(self, incarnation: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TablePull, _Mapping]]] = ...) -> None: ...
+    trainer: bytes
+    round: int
+    def __init__(self, incarnation: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TablePull, _Mapping]]] = ..., trainer: _Optional[bytes] = ..., round: _Optional[int] = ...) -> None: ...
 
 class TablePull(_message.Message):
     __slots__ = ("table", "create", "pad", "keys")
@@ -185,40 +195,52 @@ class TableRows(_message.Message):
     def __init__(self, version: _Optional[int] = ..., pad: _Optional[bytes] = ..., weights: _Optional[bytes] = ...) -> None: ...
 
 class PushRequest(_message.Message):
-    __slots__ = ("incarnation", "trainer", "counter", "more", "tables")
+    __slots__ = ("incarnation", "trainer", "counter", "more", "tables", "round", "samples", "messages")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     COUNTER_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     trainer: bytes
     counter: int
     more: bool
     tables: _containers.RepeatedCompositeFieldContainer[TablePush]
-    def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ..., counter: _Optional[int] = ..., more: _Optional[bool] = ..., tables: _Optional[_Iterable[_Union[TablePush, _Mapping]]] = ...) -> None: ...
+    round: int
+    samples: int
+    messages: int
+    def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ..., counter: _Optional[int] = ..., more: _Optional[bool] = ..., tables: _Optional[_Iterable[_Union[TablePush, _Mapping]]] = ..., round: _Optional[int] = ..., samples: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
 
 class TablePush(_message.Message):
-    __slots__ = ("table", "pad", "keys", "values", "counts")
+    __slots__ = ("table", "dense_part", "pulled", "pad", "keys", "values", "counts")
     TABLE_FIELD_NUMBER: _ClassVar[int]
+    DENSE_PART_FIELD_NUMBER: _ClassVar[int]
+    PULLED_FIELD_NUMBER: _ClassVar[int]
     PAD_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     table: str
+    dense_part: int
+    pulled: int
     pad: bytes
     keys: bytes
     values: bytes
     counts: bytes
-    def __init__(self, table: _Optional[str] = ..., pad: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., counts: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., dense_part: _Optional[int] = ..., pulled: _Optional[int] = ..., pad: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., counts: _Optional[bytes] = ...) -> None: ...
 
 class PushReply(_message.Message):
-    __slots__ = ("duplicate", "versions")
+    __slots__ = ("duplicate", "versions", "staleness")
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
     duplicate: bool
     versions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, duplicate: _Optional[bool] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
+    staleness: int
+    def __init__(self, duplicate: _Optional[bool] = ..., versions: _Optional[_Iterable[int]] = ..., staleness: _Optional[int] = ...) -> None: ...
 
 class PullChangedRequest(_message.Message):
     __slots__ = ("incarnation", "table", "trainer", "ack")
@@ -244,12 +266,84 @@ class PullChangedReply(_message.Message):
     keys: bytes
     def __init__(self, position: _Optional[int] = ..., is_all: _Optional[bool] = ..., more: _Optional[bool] = ..., keys: _Optional[bytes] = ...) -> None: ...
 
+class GroupSpec(_message.Message):
+    __slots__ = ("mode", "trainers", "sync_divisor", "on_missing", "barrier_timeout", "max_staleness", "staleness_lr")
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    TRAINERS_FIELD_NUMBER: _ClassVar[int]
+    SYNC_DIVISOR_FIELD_NUMBER: _ClassVar[int]
+    ON_MISSING_FIELD_NUMBER: _ClassVar[int]
+    BARRIER_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_LR_FIELD_NUMBER: _ClassVar[int]
+    mode: str
+    trainers: int
+    sync_divisor: str
+    on_missing: str
+    barrier_timeout: float
+    max_staleness: int
+    staleness_lr: str
+    def __init__(self, mode: _Optional[str] = ..., trainers: _Optional[int] = ..., sync_divisor: _Optional[str] = ..., on_missing: _Optional[str] = ..., barrier_timeout: _Optional[float] = ..., max_staleness: _Optional[int] = ..., staleness_lr: _Optional[str] = ...) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("incarnation", "trainer", "trainer_id", "group", "lease_s", "host", "first_round")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    trainer: bytes
+    trainer_id: int
+    group: GroupSpec
+    lease_s: float
+    host: str
+    first_round: int
+    def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ..., trainer_id: _Optional[int] = ..., group: _Optional[_Union[GroupSpec, _Mapping]] = ..., lease_s: _Optional[float] = ..., host: _Optional[str] = ..., first_round: _Optional[int] = ...) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("open_round", "trainer_incarnation")
+    OPEN_ROUND_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    open_round: int
+    trainer_incarnation: int
+    def __init__(self, open_round: _Optional[int] = ..., trainer_incarnation: _Optional[int] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("incarnation", "trainer", "step", "loss")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    trainer: bytes
+    step: int
+    loss: float
+    def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
+
+class HeartbeatReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("incarnation", "trainer")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    trainer: bytes
+    def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ...) -> None: ...
+
+class LeaveReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class StatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class StatsReply(_message.Message):
-    __slots__ = ("server", "uptime_s", "cpu_s", "memory_bytes", "tables", "methods", "queued", "pushes_applied", "pushes_duplicate", "dense_tables")
+    __slots__ = ("server", "uptime_s", "cpu_s", "memory_bytes", "tables", "methods", "queued", "pushes_applied", "pushes_duplicate", "dense_tables", "group")
     SERVER_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     CPU_S_FIELD_NUMBER: _ClassVar[int]
@@ -260,6 +354,7 @@ class StatsReply(_message.Message):
     PUSHES_APPLIED_FIELD_NUMBER: _ClassVar[int]
     PUSHES_DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     DENSE_TABLES_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     server: DescribeReply
     uptime_s: float
     cpu_s: float
@@ -270,7 +365,52 @@ class StatsReply(_message.Message):
     pushes_applied: int
     pushes_duplicate: int
     dense_tables: _containers.RepeatedCompositeFieldContainer[DenseStats]
-    def __init__(self, server: _Optional[_Union[DescribeReply, _Mapping]] = ..., uptime_s: _Optional[float] = ..., cpu_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStats, _Mapping]]] = ..., methods: _Optional[_Iterable[_Union[MethodStats, _Mapping]]] = ..., queued: _Optional[int] = ..., pushes_applied: _Optional[int] = ..., pushes_duplicate: _Optional[int] = ..., dense_tables: _Optional[_Iterable[_Union[DenseStats, _Mapping]]] = ...) -> None: ...
+    group: GroupStats
+    def __init__(self, server: _Optional[_Union[DescribeReply, _Mapping]] = ..., uptime_s: _Optional[float] = ..., cpu_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStats, _Mapping]]] = ..., methods: _Optional[_Iterable[_Union[MethodStats, _Mapping]]] = ..., queued: _Optional[int] = ..., pushes_applied: _Optional[int] = ..., pushes_duplicate: _Optional[int] = ..., dense_tables: _Optional[_Iterable[_Union[DenseStats, _Mapping]]] = ..., group: _Optional[_Union[GroupStats, _Mapping]] = ...) -> None: ...
+
+class GroupStats(_message.Message):
+    __slots__ = ("group", "open_round", "missing", "parked_bytes", "trainers", "failure")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OPEN_ROUND_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    PARKED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TRAINERS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    group: GroupSpec
+    open_round: int
+    missing: _containers.RepeatedScalarFieldContainer[int]
+    parked_bytes: int
+    trainers: _containers.RepeatedCompositeFieldContainer[TrainerStats]
+    failure: str
+    def __init__(self, group: _Optional[_Union[GroupSpec, _Mapping]] = ..., open_round: _Optional[int] = ..., missing: _Optional[_Iterable[int]] = ..., parked_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerStats, _Mapping]]] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class TrainerStats(_message.Message):
+    __slots__ = ("trainer_id", "trainer_incarnation", "state", "host", "step", "loss", "last_round", "last_seen_s", "pushes", "staleness_p50", "staleness_p99", "staleness_max")
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    LAST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_S_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_P50_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_P99_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_MAX_FIELD_NUMBER: _ClassVar[int]
+    trainer_id: int
+    trainer_incarnation: int
+    state: str
+    host: str
+    step: int
+    loss: float
+    last_round: int
+    last_seen_s: float
+    pushes: int
+    staleness_p50: int
+    staleness_p99: int
+    staleness_max: int
+    def __init__(self, trainer_id: _Optional[int] = ..., trainer_incarnation: _Optional[int] = ..., state: _Optional[str] = ..., host: _Optional[str] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., last_round: _Optional[int] = ..., last_seen_s: _Optional[float] = ..., pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., staleness_max: _Optional[int] = ...) -> None: ...
 
 class DenseStats(_message.Message):
     __slots__ = ("table", "length", "bytes", "version", "epoch")

@@ -25,9 +25,11 @@ from pserver.wire.messages import (
     PullRequest,
     PushId,
     PushRequest,
+    Stamp,
     TablePull,
     TablePush,
     TableRows,
+    TableSize,
 )
 from pserver.wire.parse import parse_pull, parse_pull_reply, parse_push
 
@@ -37,9 +39,11 @@ __all__ = [
     "PullRequest",
     "PushId",
     "PushRequest",
+    "Stamp",
     "TablePull",
     "TablePush",
     "TableRows",
+    "TableSize",
     "build_pull",
     "build_pull_reply",
     "build_push",

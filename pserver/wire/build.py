@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from pserver.arrays import Floats, Keys
 from pserver.wire.fields import BLOCK, BYTES, COUNTS, FIXED64, PAD, VALUES, VARINT
-from pserver.wire.messages import PushId, TablePush
+from pserver.wire.messages import PushId, Stamp, TablePush, TableSize
 
 _ALIGNMENT = 8
 _WIDE_HEAD_BYTES = 5  # a tag of one byte, and a length of four
@@ -132,19 +132,28 @@ class _Builder:
 
 
 def build_pull(
-    incarnation: int, tables: Sequence[tuple[str, bool, int]]
+    incarnation: int,
+    tables: Sequence[tuple[str, bool, int]],
+    *,
+    trainer: bytes = b"",
+    round_number: int = 0,
 ) -> tuple[bytes, list[Keys]]:
     """Allocate a PullRequest.
 
     Args:
         incarnation: of the server that is meant, or 0.
         tables: for each table its name, whether to create rows, and the number of keys.
+        trainer: who asks, if it is one of a group.
+        round_number: that it pulls for; 0: none.
 
     Returns:
         The message, and for each table the (U,) uint64 keys in it, for the caller to fill
         before the message is sent, and never after.
     """
-    builder = _Builder(_fixed64(1, incarnation), table_field=2)
+    prefix = _fixed64(1, incarnation)
+    if trainer:
+        prefix += _head(6, len(trainer)) + trainer + _number(7, round_number)
+    builder = _Builder(prefix, table_field=2)
     for name, create, count in tables:
         encoded = name.encode()
         small = _head(1, len(encoded)) + encoded + _number(2, int(create))
@@ -172,39 +181,47 @@ def build_pull_reply(tables: Sequence[tuple[int, int]]) -> tuple[bytes, list[Flo
 def build_push(
     incarnation: int,
     push_id: PushId,
-    tables: Sequence[tuple[str, int, int, int]],
+    tables: Sequence[TableSize],
     *,
     more: bool = False,
+    stamp: Stamp | None = None,
 ) -> tuple[bytes, list[TablePush]]:
     """Allocate a PushRequest.
 
     Args:
         incarnation: of the server that is meant, or 0.
         push_id: of this push on this shard.
-        tables: for each table its name and the number of keys, of floats and of counts.
+        tables: for each table its name, its numbers of entries and its small fields.
         more: whether further parts of the same push follow.
+        stamp: the round that it is a part of, if any.
 
     Returns:
         The message, and for each table the arrays in it, for the caller to fill.
     """
     prefix = _fixed64(1, incarnation) + _head(2, len(push_id.trainer)) + push_id.trainer
-    builder = _Builder(prefix + _number(3, push_id.counter) + _number(4, int(more)), table_field=5)
-    for name, num_keys, num_values, num_counts in tables:
-        encoded = name.encode()
+    prefix += _number(3, push_id.counter) + _number(4, int(more))
+    if stamp is not None:
+        prefix += _number(6, stamp.round) + _number(7, stamp.samples) + _number(8, stamp.messages)
+    builder = _Builder(prefix, table_field=5)
+    for size in tables:
+        encoded = size.table.encode()
         builder.add(
-            _head(1, len(encoded)) + encoded,
-            _Block(BLOCK, num_keys, _U64),
-            _Block(VALUES, num_values, _F32),
-            _Block(COUNTS, num_counts, _U32),
+            _head(1, len(encoded))
+            + encoded
+            + _number(2, size.dense_part)
+            + _number(3, size.pulled),
+            _Block(BLOCK, size.num_keys, _U64),
+            _Block(VALUES, size.num_values, _F32),
+            _Block(COUNTS, size.num_counts, _U32),
         )
     message, arrays = builder.build()
     pushes = []
-    for (name, num_keys, num_values, num_counts), table in zip(tables, arrays, strict=True):
+    for size, table in zip(tables, arrays, strict=True):
         blocks = iter(table)
-        keys = next(blocks) if num_keys else np.empty(0, np.uint64)
-        values = next(blocks) if num_values else np.empty(0, np.float32)
-        counts = next(blocks) if num_counts else np.empty(0, np.uint32)
-        pushes.append(TablePush(name, keys, values, counts))
+        keys = next(blocks) if size.num_keys else np.empty(0, np.uint64)
+        values = next(blocks) if size.num_values else np.empty(0, np.float32)
+        counts = next(blocks) if size.num_counts else np.empty(0, np.uint32)
+        pushes.append(TablePush(size.table, keys, values, counts, size.dense_part, size.pulled))
     return message, pushes
 
 

@@ -5,6 +5,7 @@ Rooms before and after: ``build`` and ``parse`` turn them into bytes and back.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pserver.arrays import Counts, Floats, Keys
 
@@ -30,6 +31,8 @@ class PullRequest:
 
     incarnation: int
     tables: Sequence[TablePull]
+    trainer: bytes = b""
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +45,45 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True)
 class TablePush:
-    """The part of a push for one table: keys (U,), values (U * dim,), counts (U,) or (0,)."""
+    """The part of a push for one table: keys (U,), values (U * dim,), counts (U,) or (0,).
+
+    Attributes:
+        dense_part: part + 1 of the shard's slice of a dense table, without keys; 0: a sparse table.
+        pulled: version + 1 that the values were computed from; 0: not known.
+    """
 
     table: str
     keys: Keys
     values: Floats
     counts: Counts
+    dense_part: int = 0
+    pulled: int = 0
+
+
+class TableSize(NamedTuple):
+    """What a table's part of a push needs: its numbers of entries, and its small fields."""
+
+    table: str
+    num_keys: int
+    num_values: int
+    num_counts: int
+    dense_part: int = 0
+    pulled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Which round a push is a part of.
+
+    Attributes:
+        round: from 1.
+        samples: of the trainer's batch.
+        messages: that its part has on this shard.
+    """
+
+    round: int
+    samples: int
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +102,4 @@ class PushRequest:
     push_id: PushId
     more: bool
     tables: Sequence[TablePush]
+    stamp: Stamp | None = None

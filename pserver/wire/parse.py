@@ -16,6 +16,7 @@ from pserver.wire.messages import (
     PullRequest,
     PushId,
     PushRequest,
+    Stamp,
     TablePull,
     TablePush,
     TableRows,
@@ -87,7 +88,17 @@ def parse_pull(message: bytes) -> PullRequest:
             )
             for table in tables
         ],
+        _trainer(small, 6) if 6 in small else b"",
+        _number(small, 7),
     )
+
+
+def _trainer(fields: _Fields, field: int) -> bytes:
+    """Return a trainer's uuid."""
+    trainer = bytes(_bytes(fields.get(field, memoryview(b"")), field))
+    if len(trainer) != TRAINER_BYTES:
+        raise ShapeError(f"trainer must be {TRAINER_BYTES} bytes, got {len(trainer)}")
+    return trainer
 
 
 def parse_pull_reply(message: bytes) -> list[TableRows]:
@@ -110,12 +121,18 @@ def parse_push(message: bytes) -> PushRequest:
         ShapeError: the bytes are not one, or its counts do not fit its keys.
     """
     small, tables = _read_message(memoryview(message), table_field=5)
-    trainer = bytes(_bytes(small.get(2, memoryview(b"")), 2))
-    if len(trainer) != TRAINER_BYTES:
-        raise ShapeError(f"trainer must be {TRAINER_BYTES} bytes, got {len(trainer)}")
-    push_id = PushId(trainer, _number(small, 3))
+    push_id = PushId(_trainer(small, 2), _number(small, 3))
+    stamp = None
+    if 6 in small:
+        stamp = Stamp(_number(small, 6), _number(small, 7), _number(small, 8))
+        if not (stamp.round and stamp.messages):
+            raise ShapeError("a part of a round must name the round and its number of messages")
     return PushRequest(
-        _number(small, 1), push_id, bool(_number(small, 4)), [_table_push(t) for t in tables]
+        _number(small, 1),
+        push_id,
+        bool(_number(small, 4)),
+        [_table_push(table) for table in tables],
+        stamp,
     )
 
 
@@ -127,4 +144,4 @@ def _table_push(fields: _Fields) -> TablePush:
     counts = _array(fields, COUNTS, np.uint32, f"counts of table {name!r}")
     if counts.size not in (0, keys.size):
         raise ShapeError(f"table {name!r}: {keys.size} keys came with {counts.size} counts")
-    return TablePush(name, keys, values, counts)
+    return TablePush(name, keys, values, counts, _number(fields, 2), _number(fields, 3))

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from pserver.config import GroupSettings
 from pserver.errors import ShapeError
 from pserver.spec import DenseSpec, TableSpec
 from pserver.v1 import pserver_pb2 as pb
@@ -64,3 +65,38 @@ def dense_spec_of(message: pb.DenseSpec) -> DenseSpec:
 def dense_proto_of(spec: DenseSpec) -> pb.DenseSpec:
     """Return the message that holds the spec of a dense table."""
     return pb.DenseSpec(**dataclasses.asdict(spec))
+
+
+def group_proto_of(settings: GroupSettings) -> pb.GroupSpec:
+    """Return the message that holds what the trainers of a group agree on."""
+    most = settings.max_staleness
+    return pb.GroupSpec(
+        mode=settings.mode,
+        trainers=settings.trainers,
+        sync_divisor=settings.sync_divisor,
+        on_missing=settings.on_missing,
+        barrier_timeout=settings.barrier_timeout,
+        max_staleness=0 if most is None else most + 1,
+        staleness_lr=settings.staleness_lr,
+    )
+
+
+def group_of(request: pb.JoinRequest) -> GroupSettings:
+    """Return the settings that a trainer joins with.
+
+    Raises:
+        ConfigError: one of them is out of range.
+    """
+    group = request.group
+    values = {
+        "mode": group.mode,
+        "trainer_id": request.trainer_id,
+        "trainers": group.trainers,
+        "sync_divisor": group.sync_divisor,
+        "on_missing": group.on_missing,
+        "barrier_timeout": group.barrier_timeout,
+        "max_staleness": group.max_staleness - 1 if group.max_staleness else None,
+        "staleness_lr": group.staleness_lr,
+        "lease_s": request.lease_s,
+    }
+    return GroupSettings.make(values, origins={})

@@ -10,7 +10,7 @@ import pserver
 from pserver import errors
 from pserver.errors import PserverError, nearest
 
-RETRIED = {"TransientError", "UnavailableError", "OverloadedError"}
+RETRIED = {"NotYetError", "TransientError", "UnavailableError", "OverloadedError"}
 
 
 def tree(kind: type[PserverError] = PserverError, depth: int = 0) -> list[tuple[int, str]]:

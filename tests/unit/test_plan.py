@@ -9,7 +9,7 @@ from pserver.placement import NUM_PARTITIONS, shard_of
 from pserver.plan import BATCH_KEYS, Plan, expected_buckets, make_plan
 from pserver.spec import ROWS_MAX, TableSpec
 from pserver.table.sparse import SparseTable
-from pserver.wire import PushId, build_pull, build_pull_reply, build_push
+from pserver.wire import PushId, TableSize, build_pull, build_pull_reply, build_push
 from trainer.dataset import Generator
 from trainer.dataset.generator import NUM_SLOTS
 
@@ -106,7 +106,9 @@ def test_message_bytes_are_those_of_the_wire() -> None:
     count, dim = planned.batch_keys, planned.dim
     pull, _ = build_pull(1, [("t", True, count)])
     reply, _ = build_pull_reply([(1, count * dim)])
-    push, _ = build_push(1, PushId(b"0" * 16, 1), [("t", count, count * dim, count)], more=False)
+    push, _ = build_push(
+        1, PushId(b"0" * 16, 1), [TableSize("t", count, count * dim, count)], more=False
+    )
 
     assert 0 < len(pull) - planned.pull_request_bytes < 300
     assert 0 < len(reply) - planned.pull_reply_bytes < 300

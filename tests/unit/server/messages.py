@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pserver.server.servicer import Servicer
 from pserver.spec import TableSpec
 from pserver.v1 import pserver_pb2 as pb
-from pserver.wire import PushId, TableRows, build_pull, build_push, parse_pull_reply
+from pserver.wire import PushId, TableRows, TableSize, build_pull, build_push, parse_pull_reply
 from pserver.wire.small import parse_small, proto_of, spec_of
 
 TRAINER = b"0123456789abcdef"
@@ -39,7 +39,7 @@ def push_bytes(
     """Return the bytes of a push or assign."""
     counts = counts or {}
     sizes = [
-        (name, len(keys), len(block), len(counts.get(name, ())))
+        TableSize(name, len(keys), len(block), len(counts.get(name, ())))
         for name, (keys, block) in values.items()
     ]
     message, parts = build_push(incarnation, PushId(TRAINER, counter), sizes, more=more)

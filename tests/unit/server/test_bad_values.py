@@ -8,7 +8,7 @@ from pserver import errors
 from pserver.server.bad_values import OTHERS, TRAINERS_MAX
 from pserver.server.servicer import Servicer
 from pserver.spec import ON_NAN, TableSpec
-from pserver.wire import PushId, build_push
+from pserver.wire import PushId, TableSize, build_push
 from tests.unit.server.messages import TRAINER, call, create, pull, push, stats
 
 BAD = (float("nan"), float("inf"), float("-inf"), 1e38, -1e38)
@@ -106,7 +106,9 @@ def test_late_trainers_are_counted_together_when_there_are_too_many(servicer: Se
     """The number of names kept is bounded; no push goes uncounted."""
     for number in range(TRAINERS_MAX + 3):
         trainer = number.to_bytes(16, "big")
-        message, (part,) = build_push(0, PushId(trainer, 0), [("zero", 1, 2, 0)], more=False)
+        message, (part,) = build_push(
+            0, PushId(trainer, 0), [TableSize("zero", 1, 2, 0)], more=False
+        )
         part.keys[:], part.values[:] = 1, float("nan")
         call(servicer, "Push", message)
 

@@ -44,9 +44,11 @@ def write(
     return parse_small(pb.DenseWriteReply, call(servicer, method, request.SerializeToString()))
 
 
-def pull(servicer: Servicer, **fields: int) -> pb.PullDenseReply:
+def pull(
+    servicer: Servicer, *, part: int = 0, known: int = 0, incarnation: int = 0
+) -> pb.PullDenseReply:
     """Pull, and return the reply."""
-    request = pb.PullDenseRequest(table="d", **fields)
+    request = pb.PullDenseRequest(table="d", part=part, known=known, incarnation=incarnation)
     return parse_small(pb.PullDenseReply, call(servicer, "PullDense", request.SerializeToString()))
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pserver.v1 import pserver_pb2 as pb
-from pserver.wire import PushId, build_pull, build_pull_reply, build_push
+from pserver.wire import PushId, TableSize, build_pull, build_pull_reply, build_push
 
 UUID = bytes(range(16))
 NUM_BYTES = (0, 8, 120, 128, 136, 16_376, 16_384, 16_392, 2_097_144, 2_097_152)
@@ -59,7 +59,10 @@ def test_the_generated_class_reads_a_push_when_its_blocks_have_edge_sizes(
     num_counts = num_keys if has_counts else 0
 
     message, (part,) = build_push(
-        7, PushId(UUID, 2**63), [("ads", num_keys, num_keys * 3, num_counts)], more=True
+        7,
+        PushId(UUID, 2**63),
+        [TableSize("ads", num_keys, num_keys * 3, num_counts)],
+        more=True,
     )
     part.keys[:], part.values[:], part.counts[:] = 2**63, -0.5, 2**32 - 1
 
@@ -76,7 +79,11 @@ def test_the_generated_class_reads_a_push_when_its_blocks_have_edge_sizes(
 @pytest.mark.parametrize("length", range(1, 20))
 def test_blocks_begin_at_a_multiple_of_8_when_names_shift_them(length: int) -> None:
     """Whatever stands before it, each block is aligned in the message and in memory."""
-    tables = [("n" * length, 3, 6, 3), ("m", 1, 1, 1), ("k" * (2 * length), 20, 20, 0)]
+    tables = [
+        TableSize("n" * length, 3, 6, 3),
+        TableSize("m", 1, 1, 1),
+        TableSize("k" * (2 * length), 20, 20, 0),
+    ]
 
     message, parts = build_push(length % 2, PushId(UUID, length**4), tables)
 

@@ -1,5 +1,6 @@
 """What ``wire.parse`` promises: what was built, whoever built it, or ``ShapeError``."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,9 +16,11 @@ from pserver.wire import (
     PullRequest,
     PushId,
     PushRequest,
+    Stamp,
     TablePull,
     TablePush,
     TableRows,
+    TableSize,
     build_pull,
     build_pull_reply,
     build_push,
@@ -31,6 +34,10 @@ UUID = bytes(range(16))
 PARSERS: tuple[Callable[[bytes], object], ...] = (parse_pull, parse_pull_reply, parse_push)
 
 numbers = st.integers(0, 2**64 - 1)
+uuids = st.binary(min_size=16, max_size=16)
+stamps = st.builds(
+    Stamp, st.integers(1, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(1, 2**32 - 1)
+)
 names = st.text(st.characters(codec="utf-8"), max_size=70)
 sizes = st.integers(0, 20) | st.sampled_from([15, 16, 17, 31, 32, 33, 2_047, 2_048, 2_049])
 
@@ -47,6 +54,7 @@ def pulls(draw: st.DrawFn) -> PullRequest:
     return PullRequest(
         draw(numbers),
         [TablePull(name, create, block(n, np.uint64, n)) for name, create, n in tables],
+        *draw(st.just((b"", 0)) | st.tuples(uuids, numbers)),
     )
 
 
@@ -58,10 +66,11 @@ def replies(draw: st.DrawFn) -> list[TableRows]:
 
 @st.composite
 def pushes(draw: st.DrawFn) -> PushRequest:
-    tables = draw(st.lists(st.tuples(names, sizes, sizes, st.booleans()), max_size=4))
+    entry = st.tuples(names, sizes, sizes, st.booleans(), st.integers(0, 2**32 - 1), numbers)
+    tables = draw(st.lists(entry, max_size=4))
     return PushRequest(
         draw(numbers),
-        PushId(draw(st.binary(min_size=16, max_size=16)), draw(numbers)),
+        PushId(draw(uuids), draw(numbers)),
         draw(st.booleans()),
         [
             TablePush(
@@ -69,15 +78,21 @@ def pushes(draw: st.DrawFn) -> PushRequest:
                 block(n, np.uint64, n),
                 block(values, np.float32, values),
                 block(n * has_counts, np.uint32, n),
+                dense_part,
+                pulled,
             )
-            for name, n, values, has_counts in tables
+            for name, n, values, has_counts, dense_part, pulled in tables
         ],
+        draw(st.none() | stamps),
     )
 
 
 def bytes_of_pull(request: PullRequest) -> bytes:
     message, arrays = build_pull(
-        request.incarnation, [(t.table, t.create, t.keys.size) for t in request.tables]
+        request.incarnation,
+        [(t.table, t.create, t.keys.size) for t in request.tables],
+        trainer=request.trainer,
+        round_number=request.round,
     )
     for array, table in zip(arrays, request.tables, strict=True):
         array[:] = table.keys
@@ -95,8 +110,12 @@ def bytes_of_push(request: PushRequest) -> bytes:
     message, parts = build_push(
         request.incarnation,
         request.push_id,
-        [(t.table, t.keys.size, t.values.size, t.counts.size) for t in request.tables],
+        [
+            TableSize(t.table, t.keys.size, t.values.size, t.counts.size, t.dense_part, t.pulled)
+            for t in request.tables
+        ],
         more=request.more,
+        stamp=request.stamp,
     )
     for part, table in zip(parts, request.tables, strict=True):
         part.keys[:], part.counts[:] = table.keys, table.counts
@@ -108,7 +127,12 @@ def proto_of_pull(request: PullRequest) -> pb.PullRequest:
     tables = [
         pb.TablePull(table=t.table, create=t.create, keys=t.keys.tobytes()) for t in request.tables
     ]
-    return pb.PullRequest(incarnation=request.incarnation, tables=tables)
+    return pb.PullRequest(
+        incarnation=request.incarnation,
+        tables=tables,
+        trainer=request.trainer,
+        round=request.round,
+    )
 
 
 def proto_of_reply(reply: Sequence[TableRows]) -> pb.PullReply:
@@ -128,9 +152,12 @@ def proto_of_push(request: PushRequest) -> pb.PushRequest:
                 keys=t.keys.tobytes(),
                 values=t.values.tobytes(),
                 counts=t.counts.tobytes(),
+                dense_part=t.dense_part,
+                pulled=t.pulled,
             )
             for t in request.tables
         ],
+        **(dataclasses.asdict(request.stamp) if request.stamp else {}),
     )
 
 
@@ -187,7 +214,7 @@ def test_a_push_is_read_back_when_it_was_built(request: PushRequest) -> None:
 
 def test_arrays_are_views_when_the_message_is_aligned() -> None:
     """Nothing is copied: the arrays lie in the message, read-only and aligned."""
-    message, (part,) = build_push(1, PushId(UUID, 1), [("ads", 3, 6, 3)])
+    message, (part,) = build_push(1, PushId(UUID, 1), [TableSize("ads", 3, 6, 3)])
     part.keys[:], part.values[:], part.counts[:] = 1, 2, 3
     start = np.frombuffer(message, np.uint8).ctypes.data
 

@@ -1,0 +1,246 @@
+"""Trainers that come, are heard of, and go: the methods of membership, and what time decides.
+
+Rooms before and after: ``servicer`` hands over Join, Heartbeat and Leave on the event loop; what they
+change (``members``, ``rounds``) is changed by commands in the owner thread.
+
+What always holds:
+    * The clock is read here only. That a lease is over, or that a round waited as long as it may, goes
+      to the owner thread as a command that names whom or which round it means, so the same commands
+      give the same state anywhere.
+    * Time in which this process did not run counts for no lease.
+    * A trainer under the id of a live one is refused as soon as the live one is heard from again, and
+      let in when its lease is over.
+Owner: the event loop.
+"""
+
+import asyncio
+import contextlib
+import math
+from dataclasses import dataclass
+
+from pserver.config import GroupSettings
+from pserver.errors import BarrierError, GroupError, ShapeError, TransientError
+from pserver.server.executor import Executor
+from pserver.server.members import Members, TakenError
+from pserver.server.merge import Merge
+from pserver.server.rounds import Rounds
+from pserver.server.waiting import Progress
+from pserver.v1 import pserver_pb2 as pb
+from pserver.wire import TRAINER_BYTES
+from pserver.wire.small import build_small, group_of, group_proto_of, parse_small
+
+METHODS = ("Join", "Heartbeat", "Leave")
+"""The methods that this room answers."""
+
+_TICK_MAX_S = 0.5
+_TICKS_A_LIMIT = 10  # looks at the clock within the shortest limit that there is
+
+
+@dataclass(slots=True)
+class Heard:
+    """What the event loop knows of one trainer's process: when it was heard of, and how it fares."""
+
+    trainer_id: int
+    lease_s: float
+    at: float
+    step: int = 0
+    loss: float = math.nan
+
+
+class Group:
+    """The membership of one shard. Owner: the event loop; ``_on_...`` run in the owner thread.
+
+    Attributes:
+        members: the trainers. Owner: the owner thread, as of the next.
+        rounds: their rounds.
+    """
+
+    def __init__(self, executor: Executor, merge: Merge, progress: Progress) -> None:
+        """Take the shard's parts; nothing runs until somebody joins."""
+        self.members = Members()
+        self.rounds = Rounds(self.members, merge, progress)
+        self._executor = executor
+        self._progress = progress
+        self._heard: dict[bytes, Heard] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._waits: tuple[int, float] | None = None  # the round that waits, and since when
+
+    async def call(self, method: str, message: bytes) -> bytes:
+        """Answer one of ``METHODS``.
+
+        Raises:
+            GroupError: the sender may not join, or is no longer of the group.
+        """
+        if method == "Join":
+            return await self._join(parse_small(pb.JoinRequest, message))
+        if method == "Heartbeat":
+            return await self._heartbeat(parse_small(pb.HeartbeatRequest, message))
+        return await self._leave(parse_small(pb.LeaveRequest, message))
+
+    def close(self) -> None:
+        """Stop looking at the clock."""
+        if self._watching is not None:
+            self._watching.cancel()
+
+    def stats(self) -> pb.GroupStats | None:
+        """Return what is shown of the group; None if there is none."""
+        spec = self.members.spec
+        if spec is None:
+            return None
+        rounds = self.rounds
+        missing = rounds.missing() if spec.mode == "sync" and rounds.is_waiting else []
+        return pb.GroupStats(
+            group=group_proto_of(spec),
+            open_round=rounds.open,
+            missing=[member.trainer_id for member in missing],
+            parked_bytes=rounds.parked_bytes,
+            trainers=self._trainers(),
+            failure=rounds.failure,
+        )
+
+    def _trainers(self) -> list[pb.TrainerStats]:
+        now = _now()
+        shown = []
+        for member in list(self.members):
+            heard = self._heard.get(member.uuid)
+            entry = pb.TrainerStats(
+                trainer_id=member.trainer_id,
+                trainer_incarnation=member.incarnation,
+                state=member.state,
+                host=member.host,
+                step=heard.step if heard else 0,
+                loss=heard.loss if heard else math.nan,
+                last_round=member.last_round,
+                last_seen_s=now - heard.at if heard else -1.0,
+                pushes=member.pushes,
+                staleness_p50=member.staleness.quantile(0.5),
+                staleness_p99=member.staleness.quantile(0.99),
+                staleness_max=member.staleness.max,
+            )
+            shown.append(entry)
+        return shown
+
+    # --- methods, on the loop -----------------------------------------------------------------
+
+    async def _join(self, request: pb.JoinRequest) -> bytes:
+        if len(request.trainer) != TRAINER_BYTES:
+            raise ShapeError(f"a trainer is {TRAINER_BYTES} bytes, got {len(request.trainer)}")
+        settings = group_of(request)
+        begin = _now()
+        reply = None
+        while reply is None:
+            try:
+                reply = await self._executor.run(lambda: self._on_join(request, settings))
+            except TakenError as taken:
+                other = self._heard.get(taken.uuid)
+                if other is None or other.at > begin:
+                    raise GroupError(str(taken)) from None
+                self._watch()
+                await asyncio.sleep(self._tick_s())
+        trainer_id = settings.trainer_id
+        for uuid in [u for u, heard in self._heard.items() if heard.trainer_id == trainer_id]:
+            del self._heard[uuid]
+        self._heard[request.trainer] = Heard(trainer_id, settings.lease_s, _now())
+        self._watch()
+        return reply
+
+    async def _heartbeat(self, request: pb.HeartbeatRequest) -> bytes:
+        heard = self._heard.get(request.trainer)
+        if heard is not None:
+            heard.at, heard.step, heard.loss = _now(), request.step, request.loss
+        return await self._executor.run(lambda: self._on_heartbeat(request.trainer))
+
+    async def _leave(self, request: pb.LeaveRequest) -> bytes:
+        return await self._executor.run(lambda: self._on_leave(request.trainer))
+
+    # --- commands, in the owner thread --------------------------------------------------------
+
+    def _on_join(self, request: pb.JoinRequest, settings: GroupSettings) -> bytes:
+        rounds, members = self.rounds, self.members
+        if rounds.failure:
+            if members.of(request.trainer) is not None:
+                raise BarrierError(rounds.failure)
+            members.end(rounds.failure)
+            rounds.begin_anew()
+        member = members.join(
+            settings,
+            request.trainer,
+            request.host,
+            open_round=rounds.open,
+            first_round=request.first_round,
+        )
+        rounds.drop_unfinished(member.trainer_id)
+        rounds.advance()
+        self._progress.bump()
+        return build_small(
+            pb.JoinReply(open_round=member.first_round, trainer_incarnation=member.incarnation)
+        )
+
+    def _on_heartbeat(self, uuid: bytes) -> bytes:
+        if self.members.of(uuid) is None:
+            raise GroupError("heartbeat: the sender is in no group of trainers here")
+        self.members.revive(uuid)
+        return build_small(pb.HeartbeatReply())
+
+    def _on_leave(self, uuid: bytes) -> bytes:
+        self.members.leave(uuid)
+        self.rounds.advance()
+        self.members.end_if_empty()
+        self._progress.bump()
+        return build_small(pb.LeaveReply())
+
+    def _on_expire(self, uuid: bytes) -> None:
+        self.members.expire(uuid)
+        self._progress.bump()
+
+    # --- the clock ----------------------------------------------------------------------------
+
+    def _tick_s(self) -> float:
+        """Return how long to wait between two looks at the clock."""
+        limits = [heard.lease_s for heard in self._heard.values()]
+        if self.members.spec is not None:
+            limits.append(self.members.spec.barrier_timeout)
+        return min(min(limits, default=_TICK_MAX_S) / _TICKS_A_LIMIT, _TICK_MAX_S)
+
+    def _watch(self) -> None:
+        """Begin to look at the clock, unless that goes on."""
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._look_on())
+
+    async def _look_on(self) -> None:
+        """Look at the clock until there is no group any more."""
+        last = _now()
+        while self.members.spec is not None:
+            tick_s = self._tick_s()
+            await asyncio.sleep(tick_s)
+            now = _now()
+            stood_s = now - last - tick_s
+            if stood_s > tick_s:  # nothing could be heard meanwhile
+                for heard in self._heard.values():
+                    heard.at += stood_s
+            last = now
+            with contextlib.suppress(TransientError):  # a full queue: at the next look
+                await self._look(now)
+        self._heard.clear()
+
+    async def _look(self, now: float) -> None:
+        """Send the owner thread what time has decided."""
+        for uuid, heard in list(self._heard.items()):
+            if now - heard.at > heard.lease_s and self.members.is_live(uuid):
+                await self._executor.run(lambda uuid=uuid: self._on_expire(uuid))  # type: ignore[misc]
+        spec, rounds = self.members.spec, self.rounds
+        if spec is None or not (self.members.is_sync and rounds.is_waiting):
+            self._waits = None
+            return
+        if self._waits is None or self._waits[0] != rounds.open:
+            self._waits = (rounds.open, now)
+        number, since = self._waits
+        if now - since > spec.barrier_timeout:
+            seen_s = {heard.trainer_id: now - heard.at for heard in self._heard.values()}
+            self._waits = (number, now)  # with on_missing wait the next limit begins
+            await self._executor.run(lambda: rounds.limit(number, seen_s))
+
+
+def _now() -> float:
+    """Return the loop's time."""
+    return asyncio.get_running_loop().time()
