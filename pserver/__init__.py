@@ -10,12 +10,14 @@
 from pserver._version import __version__
 from pserver.client.client import Client
 from pserver.client.connect import connect
+from pserver.client.delivery import Step
 from pserver.client.dense import DensePulled
+from pserver.client.group import Group
 from pserver.client.inputs import as_keys
 from pserver.client.inspected import Inspected
 from pserver.client.pending import PendingPull, PendingPush
 from pserver.config import ClientSettings, GroupSettings, ServeSettings, Settings
-from pserver.embedded import embedded
+from pserver.embedded import Cluster, embedded
 from pserver.errors import (
     BarrierError,
     CheckpointError,
@@ -48,6 +50,7 @@ from pserver.options import USAGE_EXIT, CommandParser, Given, add_flags, resolve
 from pserver.paddle import read_paddle
 from pserver.placement import partition_of, shard_of
 from pserver.spec import DenseSpec, Rule, TableSpec, parse_rule
+from pserver.spread import Spread
 from pserver.table.optimizer_file import load_rule, load_rules
 
 __all__ = [
@@ -57,6 +60,7 @@ __all__ = [
     "CheckpointError",
     "Client",
     "ClientSettings",
+    "Cluster",
     "ClusterError",
     "CommandParser",
     "ConfigError",
@@ -66,6 +70,7 @@ __all__ = [
     "DenseSpec",
     "Distinct",
     "Given",
+    "Group",
     "GroupError",
     "GroupSettings",
     "Inspected",
@@ -83,7 +88,9 @@ __all__ = [
     "Settings",
     "ShapeError",
     "SpecMismatchError",
+    "Spread",
     "StaleError",
+    "Step",
     "TableFullError",
     "TableSpec",
     "TableStoppedError",

@@ -176,9 +176,6 @@ class GroupSettings(Settings):
         float,
         Field(gt=0.0, le=3600.0, description="seconds unheard of until it is taken for gone"),
     ] = 10.0
-    give_up_after: Annotated[
-        float, Field(gt=0.0, le=86400.0, description="seconds that one call may take in all")
-    ] = 1800.0
 
     @model_validator(mode="after")
     def _check_id(self) -> Self:

@@ -8,9 +8,12 @@ work.
 import asyncio
 from collections.abc import Sequence
 
+from typing_extensions import override
+
 from pserver.client.channel import no_answer
 from pserver.client.client import Client
 from pserver.client.connect import make_client
+from pserver.client.runtime import Runtime
 from pserver.config import ClientSettings, ServeSettings
 from pserver.deadline import Deadline
 from pserver.placement import shard_of_partition
@@ -31,13 +34,75 @@ class InProcessChannel:
         timeout_s = deadline.remaining_s
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._servicer.call(method, message)
+                return await self._answer(method, message)
         except TimeoutError:
             raise no_answer(method, self.endpoint, timeout_s) from None
+
+    async def _answer(self, method: str, message: bytes) -> bytes:
+        return await self._servicer.call(method, message)
 
     async def close(self) -> None:
         """Close the shard."""
         self._servicer.close()
+
+
+class Cluster:
+    """Shards of this process for several clients: one for each trainer of a group.
+
+    They share an event loop of their own, as those of server processes have.
+
+    >>> with Cluster(2) as cluster, cluster.connect() as one, cluster.connect() as other:
+    ...     one.num_shards, other.num_shards
+    (2, 2)
+    """
+
+    def __init__(self, num_shards: int = 2, *, storage_dir: str | None = None) -> None:
+        """Start the shards; see ``embedded``."""
+        self._runtime = Runtime()
+        self.shards = make_shards(num_shards, storage_dir=storage_dir)
+
+    def __enter__(self) -> "Cluster":
+        """Return the cluster."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def connect(self, *, settings: ClientSettings | None = None) -> Client:
+        """Return a client; closing it leaves the shards as they are."""
+        return make_client(
+            lambda: [SharedChannel(shard, self._runtime) for shard in self.shards],
+            settings=settings or ClientSettings(),
+            connect_s=10.0,
+        )
+
+    def close(self) -> None:
+        """Drop the tables and end the shards; close the clients first."""
+
+        async def close_all() -> None:
+            for shard in self.shards:
+                shard.close()
+
+        self._runtime.submit(close_all()).result()
+        self._runtime.stop()
+
+
+class SharedChannel(InProcessChannel):
+    """A channel to a shard that other clients use too. Used on the client's event loop only."""
+
+    def __init__(self, servicer: Servicer, runtime: Runtime) -> None:
+        """Take the shard and the loop that it lives on."""
+        super().__init__(servicer)
+        self._runtime = runtime
+
+    @override
+    async def _answer(self, method: str, message: bytes) -> bytes:
+        return await asyncio.wrap_future(self._runtime.submit(self._servicer.call(method, message)))
+
+    @override
+    async def close(self) -> None:
+        """Leave the shard as it is."""
 
 
 def make_shards(num_shards: int, *, storage_dir: str | None = None) -> Sequence[Servicer]:

@@ -11,7 +11,6 @@ What always holds: each push is applied once by each shard, however often the ne
 send it. A push that failed without being waited for is raised by the next push or flush.
 """
 
-import functools
 import itertools
 import secrets
 import threading
@@ -23,27 +22,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from pserver.arrays import Keys
 from pserver.client.at_exit import close_at_exit
-from pserver.client.compose import pull_message, push_messages
+from pserver.client.delivery import start_read, start_write
 from pserver.client.dense import Dense, DensePulled
-from pserver.client.geo import Geo, Way
-from pserver.client.gradients import (
-    Gradients,
-    as_assigned,
-    as_gradients,
-    check_gradients,
-    check_keys,
-)
+from pserver.client.geo import Geo
+from pserver.client.gradients import Gradients, as_assigned, as_gradients, check_gradients
+from pserver.client.group import Group
 from pserver.client.inputs import as_keys
 from pserver.client.inspected import Inspected, as_key, inspected
 from pserver.client.membership import ShardInfo
 from pserver.client.pending import PendingPull, PendingPush, Reply, Unwaited, wait_for
-from pserver.client.route import Router, cargoes
+from pserver.client.route import Router
 from pserver.client.runtime import Runtime
 from pserver.client.sendqueue import SendQueue
 from pserver.client.specs import Specs
-from pserver.config import ClientSettings
+from pserver.client.way import Way
+from pserver.config import ClientSettings, GroupSettings
 from pserver.deadline import Deadline
-from pserver.errors import DeadlineError, RequestError
+from pserver.errors import RequestError
 from pserver.kernel.dedupe import dedupe
 from pserver.placement import shard_of, shard_of_partition
 from pserver.spec import DenseSpec, TableSpec
@@ -71,15 +66,27 @@ class Client:
         self.shards = tuple(shards)
         self._queues = tuple(queues)
         self._runtime = runtime
-        self._router = Router(shard_of_partition(len(shards)), len(shards))
         self._trainer = secrets.token_bytes(TRAINER_BYTES)
         self._counters = [itertools.count() for _ in shards]
-        self._order = threading.Lock()  # a push enters all queues before the next one does
         self._unwaited = Unwaited()
         self._tables = Specs(self.shards, self._ask)
         self._dense = Dense(self.shards, self._ask, self._push_id)
-        way = (self.spec, self._push_id, self._put, self._deadline)
-        self.geo = Geo(Way(self._trainer, self.shards, self._router, self._dense, *way))
+        self._way = Way(
+            trainer=self._trainer,
+            settings=settings,
+            shards=self.shards,
+            queues=self._queues,
+            runtime=runtime,
+            router=Router(shard_of_partition(len(shards)), len(shards)),
+            dense=self._dense,
+            unwaited=self._unwaited,
+            order=threading.Lock(),
+            spec=self.spec,
+            push_id=self._push_id,
+            put=self._put,
+            ask=self._ask,
+        )
+        self.geo = Geo(self._way)
         self._closing = threading.Lock()
         self._is_closed = False
         close_at_exit(self)
@@ -176,21 +183,7 @@ class Client:
 
     def _start_read(self, keys: Mapping[str, Keys], *, creates: bool) -> PendingPull:
         self._check_open()
-        names = list(keys)
-        specs = [self.spec(name) for name in names]
-        for name in names:
-            check_keys(keys[name], where=f"pull {name!r}")
-        deadline = self._deadline()
-        sent = []
-        orders = [self._router.split(keys[name]) for name in names]
-        for shard, info in enumerate(self.shards):
-            parts = [(o[shard], 8 + 4 * s.dim) for o, s in zip(orders, specs, strict=True)]
-            for cargo in cargoes(parts):
-                tables = [(names[index], order) for index, order in cargo.tables]
-                message = pull_message(info.incarnation, tables, keys, creates=creates)
-                sent.append((cargo, self._put(shard, "Pull", message, deadline)))
-        shapes = [(keys[s.name].size, s.dim) for s in specs]
-        return PendingPull(shapes, sent, deadline)
+        return start_read(self._way, keys, creates=creates, deadline=self._way.deadline())
 
     # --- writing ------------------------------------------------------------------------------
 
@@ -251,7 +244,7 @@ class Client:
         self._unwaited.reap()
         for name, arrays in gradients.items():
             check_gradients(arrays, dim=self.spec(name).dim, where=f"push {name!r}")
-        pending = self._start_write("Push", gradients)
+        pending = start_write(self._way, "Push", gradients, deadline=self._way.deadline())
         self._unwaited.add(pending)
         return pending
 
@@ -282,31 +275,7 @@ class Client:
             written = as_assigned(given, values, dim=dim, where=where)
         else:
             written = as_gradients(given, values, counts, dim=dim, where=where)
-        return self._start_write(method, {table: written})
-
-    def _start_write(self, method: str, gradients: Mapping[str, Gradients]) -> PendingPush:
-        """Split what is written over shards and messages, and put it into the queues."""
-        self._check_open()
-        names = list(gradients)
-        specs = [self.spec(name) for name in names]
-        deadline = self._deadline()
-        orders = [self._router.split(gradients[name][0]) for name in names]
-        tables = list(zip(specs, orders, strict=True))
-        what = f"{method.lower()} {', '.join(map(repr, names))}"
-        replies: list[Reply] = []
-        try:
-            with self._order:
-                for shard, info in enumerate(self.shards):
-                    new_id = functools.partial(self._push_id, shard)
-                    messages = push_messages(shard, info.incarnation, new_id, tables, gradients)
-                    for message in messages:  # one by one: what left must be known if one fails
-                        reply = self._put(shard, method, message, deadline)
-                        replies.append(reply)
-        except DeadlineError as error:
-            if not replies:
-                raise
-            raise self._unwaited.cut_short(PendingPush(what, replies, deadline), error) from error
-        return PendingPush(what, replies, deadline)
+        return start_write(self._way, method, {table: written}, deadline=self._way.deadline())
 
     # --- dense tables -------------------------------------------------------------------------
 
@@ -332,6 +301,15 @@ class Client:
         return self._dense.push(table, grads)
 
     # --- the rest -----------------------------------------------------------------------------
+
+    def join(self, settings: GroupSettings) -> Group:
+        """Become a trainer of a group, which works in the way that the settings say.
+
+        Raises:
+            GroupError: another live trainer has the id, or the group agrees on something else.
+        """
+        self._check_open()
+        return Group(self._way, settings)
 
     def inspect(self, table: str, key: int | np.integer) -> Inspected:
         """Look at one key where it lives. Nothing changes there: no row is made, none counted.
@@ -376,10 +354,15 @@ class Client:
                 self._runtime.stop()
 
     def _ask(
-        self, method: str, requests: Sequence[tuple[int, Message]], *, what: str
+        self,
+        method: str,
+        requests: Sequence[tuple[int, Message]],
+        *,
+        what: str,
+        more_s: float = 0.0,
     ) -> list[bytes]:
         """Send small messages, each to a shard, and return the replies once all are here."""
-        deadline = self._deadline()
+        deadline = self._way.deadline(more_s)
         replies = [self._put(s, method, build_small(r), deadline) for s, r in requests]
         return [wait_for(reply, deadline=deadline, what=what) for reply in replies]
 
@@ -390,9 +373,6 @@ class Client:
     def _put(self, shard: int, method: str, message: bytes, deadline: Deadline) -> Reply:
         self._check_open()
         return self._queues[shard].put(method, message, deadline=deadline)
-
-    def _deadline(self) -> Deadline:
-        return Deadline.after(self.settings.timeout_s)
 
     def _check_open(self) -> None:
         self._runtime.check_process()

@@ -1,19 +1,66 @@
 """The message of a batch for one shard: filled where it stands, with the keys that go there.
 
 Rooms before and after: ``route`` says which positions of a batch go into which message; ``wire``
-allocates it; ``Client`` hands it to the shard's queue.
+allocates it; ``delivery`` hands it to the shard's queue.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from pserver.arrays import Floats, Keys, RowIds
 from pserver.client.gradients import Gradients
-from pserver.client.route import cargoes, naming_all_last
+from pserver.client.route import Cargo, cargoes, naming_all_last
+from pserver.config import PART_BYTES_MAX
 from pserver.kernel import rows
 from pserver.spec import TableSpec
-from pserver.wire import PushId, TableSize, build_pull, build_push
+from pserver.wire import PushId, Stamp, TableSize, build_pull, build_push
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """For whom a pull is.
+
+    Attributes:
+        trainer: uuid of a group's trainer; empty: nobody's, and nobody is waited for.
+        round: that it is for; 0: none.
+    """
+
+    trainer: bytes = b""
+    round: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DenseBlock:
+    """Gradients of one part of a shard's slice of a dense table."""
+
+    table: str
+    part: int
+    grads: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What a push to one shard carries beside its sparse gradients.
+
+    Attributes:
+        dense: gradients of dense tables, the parts of each in order.
+        pulled: the version + 1 of each table that gradients were computed from.
+        round: that it is a part of; 0: applied when it arrives.
+        samples: of the batch, in a round.
+        is_everywhere: whether it names every table, also if none of its keys goes to this shard.
+    """
+
+    dense: Sequence[DenseBlock] = ()
+    pulled: Mapping[str, int] = field(default_factory=dict)
+    round: int = 0
+    samples: int = 0
+    is_everywhere: bool = False
+
+
+NOBODY = Asker()
+NOTHING = Extra()
 
 
 def _is_run(order: RowIds) -> bool:
@@ -44,6 +91,7 @@ def pull_message(
     keys: Mapping[str, Keys],
     *,
     creates: bool,
+    asker: Asker = NOBODY,
 ) -> bytes:
     """Return the bytes of one pull or peek.
 
@@ -52,9 +100,12 @@ def pull_message(
         tables: names, each with the (V,) positions of the keys that are asked for.
         keys: the batch's (U,) keys of each table.
         creates: whether keys without a row get one.
+        asker: for whom.
     """
     sizes = [(name, creates, order.size) for name, order in tables]
-    message, blocks = build_pull(incarnation, sizes)
+    message, blocks = build_pull(
+        incarnation, sizes, trainer=asker.trainer, round_number=asker.round
+    )
     for (name, order), block in zip(tables, blocks, strict=True):
         _copy_keys(keys[name], order, block)
     return message
@@ -66,8 +117,10 @@ def push_messages(
     next_id: Callable[[], PushId],
     tables: Sequence[tuple[TableSpec, Sequence[RowIds]]],
     gradients: Mapping[str, Gradients],
+    *,
+    extra: Extra = NOTHING,
 ) -> Iterator[bytes]:
-    """Yield the messages of one push or assign to one shard, in order; none if no key goes there.
+    """Yield the messages of one push or assign to one shard, in order; none if nothing goes there.
 
     Args:
         shard: who gets them.
@@ -75,12 +128,39 @@ def push_messages(
         next_id: gives the push_id of each message.
         tables: specs, each with the positions of its keys by shard.
         gradients: the batch's arrays of each table.
+        extra: what it carries beside them.
     """
     # A key takes 8 bytes, 4 for its count, and its values.
-    parts = [(orders[shard], 12 + 4 * spec.dim) for spec, orders in tables]
-    for cargo in naming_all_last(cargoes(parts)):
-        named = [(tables[index][0], order) for index, order in cargo.tables]
-        yield push_message(incarnation, next_id(), named, gradients, more=not cargo.is_last)
+    key_bytes = [12 + 4 * spec.dim for spec, _ in tables]
+    parts = list(
+        cargoes(
+            [(orders[shard], size) for (_, orders), size in zip(tables, key_bytes, strict=True)]
+        )
+    )
+    dense: list[list[DenseBlock]] = [[] for _ in parts]
+    room = 0
+    if parts:
+        room = PART_BYTES_MAX - sum(o.size * key_bytes[index] for index, o in parts[-1].tables)
+    for block in extra.dense:
+        if room < block.grads.nbytes or not parts:
+            parts.append(Cargo([], is_last=False))
+            dense.append([])
+            room = PART_BYTES_MAX
+        dense[-1].append(block)
+        room -= block.grads.nbytes
+    if extra.is_everywhere and not parts:
+        parts, dense = [Cargo([], is_last=True)], [[]]
+    stamp = Stamp(extra.round, extra.samples, len(parts)) if extra.round else None
+    everywhere = range(len(tables)) if extra.is_everywhere else ()
+    for number, cargo in enumerate(naming_all_last(parts, everywhere), 1):
+        yield push_message(
+            incarnation,
+            next_id(),
+            [(tables[index][0], order) for index, order in cargo.tables],
+            gradients,
+            more=number < len(parts),
+            beside=(dense[number - 1], extra.pulled, stamp),
+        )
 
 
 def push_message(
@@ -90,6 +170,7 @@ def push_message(
     gradients: Mapping[str, Gradients],
     *,
     more: bool,
+    beside: tuple[Sequence[DenseBlock], Mapping[str, int], Stamp | None] = ((), {}, None),
 ) -> bytes:
     """Return the bytes of one push or assign.
 
@@ -99,21 +180,29 @@ def push_message(
         tables: specs, each with the (V,) positions of the keys that are written.
         gradients: the batch's arrays of each table.
         more: whether further parts of the same push follow.
+        beside: dense gradients, versions + 1 that were pulled, and the round.
     """
+    dense, pulled, stamp = beside
     sizes = [
         TableSize(
             spec.name,
             order.size,
             order.size * spec.dim,
             order.size if gradients[spec.name][2].size else 0,
+            pulled=pulled.get(spec.name, 0),
         )
         for spec, order in tables
     ]
-    message, blocks = build_push(incarnation, push_id, sizes, more=more)
-    for (spec, order), block in zip(tables, blocks, strict=True):
+    sizes += [
+        TableSize(b.table, 0, b.grads.size, 0, b.part + 1, pulled.get(b.table, 0)) for b in dense
+    ]
+    message, blocks = build_push(incarnation, push_id, sizes, more=more, stamp=stamp)
+    for (spec, order), block in zip(tables, blocks, strict=False):
         keys, values, counts = gradients[spec.name]
         _copy_keys(keys, order, block.keys)
         _copy_rows(values, spec.dim, order, block.values)
         if counts.size:
             rows.pick_counts(counts, order, block.counts)
+    for given, block in zip(dense, blocks[len(tables) :], strict=True):
+        block.values[:] = given.grads
     return message

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pserver.arrays import Floats
+from pserver.client.compose import NOBODY, Asker
 from pserver.client.inputs import as_block
 from pserver.client.membership import ShardInfo
 from pserver.client.specs import Ask
@@ -141,12 +142,21 @@ class Dense:
             for write in self._writes(info, table, block, force=False)
         ]
 
-    def pull(self, table: str, *, known: DensePulled | None) -> DensePulled:
+    def pull(
+        self,
+        table: str,
+        *,
+        known: DensePulled | None,
+        asker: Asker = NOBODY,
+        more_s: float = 0.0,
+    ) -> DensePulled:
         """Read the table.
 
         Args:
             table: its name.
             known: what an earlier pull returned.
+            asker: for whom; a group's trainer waits for first values, and for its round.
+            more_s: seconds beyond the client's timeout that it may wait.
 
         Raises:
             DenseInitError: there are no values yet.
@@ -174,12 +184,17 @@ class Dense:
                     table=table,
                     part=part,
                     known=change if incarnation == info.incarnation else 0,
+                    trainer=asker.trainer,
+                    round=asker.round,
+                    wait=bool(asker.trainer),
                 )
                 requests.append((info.shard, request))
                 bounds.append((begin + first, begin + behind))
         replies = [
             parse_small(pb.PullDenseReply, reply)
-            for reply in self._ask("PullDense", requests, what=f"pull dense {table!r}")
+            for reply in self._ask(
+                "PullDense", requests, what=f"pull dense {table!r}", more_s=more_s
+            )
         ]
         asked = [shard for shard, _ in requests]
         return self._merged(table, length, known, list(zip(asked, bounds, replies, strict=True)))

@@ -10,51 +10,24 @@ What always holds:
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pserver.arrays import Floats, Keys
 from pserver.client.compose import push_messages
-from pserver.client.dense import Dense
 from pserver.client.gradients import check_gradients
 from pserver.client.membership import ShardInfo
 from pserver.client.pending import Reply, wait_for
-from pserver.client.route import Router
-from pserver.deadline import Deadline
+from pserver.client.way import Way
 from pserver.errors import PserverError, ShapeError
-from pserver.spec import TableSpec
 from pserver.v1 import pserver_pb2 as pb
-from pserver.wire import PushId
 from pserver.wire.small import build_small, parse_small
 
 Marks = tuple[tuple[int, int], ...]
 """Of each shard, its incarnation and the position up to which its log is known."""
-
-
-class Put(Protocol):
-    """Hands a message to the send queue of a shard; waits while that is full."""
-
-    def __call__(self, shard: int, method: str, message: bytes, deadline: Deadline) -> Reply:
-        """Return the future of the reply."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """What the client lends: its name and its way to the shards."""
-
-    trainer: bytes
-    shards: Sequence[ShardInfo]
-    router: Router
-    dense: Dense
-    spec: Callable[[str], TableSpec]
-    push_id: Callable[[int], PushId]
-    put: Put
-    deadline: Callable[[], Deadline]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -46,11 +46,13 @@ class PendingPull:
     Attributes:
         shapes: (U, dim) of each table.
         cargoes: what each message asked for, with the future of its reply.
+        shards: which shard each message went to.
         deadline: when it is given up.
     """
 
     shapes: Sequence[tuple[int, int]]
     cargoes: Sequence[tuple[Cargo, Reply]]
+    shards: Sequence[int]
     deadline: Deadline
 
     @property
@@ -68,11 +70,26 @@ class PendingPull:
         Raises:
             PserverError: the first failure among the shards.
         """
-        answers = [
+        answers = self._answers()
+        return [self._merge(table_index, answers) for table_index in range(len(self.shapes))]
+
+    def versions(self) -> list[dict[int, int]]:
+        """Return, for each table, the version of the rows of each shard that has some of them.
+
+        Waits as ``result`` does. Where a shard sent several messages the oldest one counts.
+        """
+        found: list[dict[int, int]] = [{} for _ in self.shapes]
+        for shard, (cargo, tables) in zip(self.shards, self._answers(), strict=True):
+            for (index, _), table in zip(cargo.tables, tables, strict=True):
+                found[index][shard] = min(found[index].get(shard, table.version), table.version)
+        return found
+
+    def _answers(self) -> list[tuple[Cargo, list[TableRows]]]:
+        """Wait for every reply, and return it with what it answers."""
+        return [
             (cargo, self._parse(cargo, wait_for(reply, deadline=self.deadline, what="pull")))
             for cargo, reply in self.cargoes
         ]
-        return [self._merge(table_index, answers) for table_index in range(len(self.shapes))]
 
     def _parse(self, cargo: Cargo, message: bytes) -> list[TableRows]:
         """Return a reply's blocks, checked against what was asked for."""
@@ -137,7 +154,18 @@ class PendingPush:
             PserverError: the first failure. Other shards may have applied their parts: a step is
                 not atomic across shards.
         """
-        versions: list[int] = []
+        return min((v for reply in self._answers() for v in reply.versions), default=0)
+
+    def staleness(self) -> int:
+        """Return the most versions that others came to between pull and push, of any table.
+
+        Waits and raises as ``result``.
+        """
+        return max((reply.staleness for reply in self._answers()), default=0)
+
+    def _answers(self) -> list[pb.PushReply]:
+        """Wait for every reply; raise the first failure once all are here."""
+        answers: list[pb.PushReply] = []
         failure: Exception | None = None
         for reply in self.replies:
             try:
@@ -145,10 +173,10 @@ class PendingPush:
             except Exception as error:  # noqa: BLE001 - the first one is raised below
                 failure = failure or error
                 continue
-            versions += parse_small(pb.PushReply, message).versions
+            answers.append(parse_small(pb.PushReply, message))
         if failure is not None:
             raise failure
-        return min(versions, default=0)
+        return answers
 
 
 class Unwaited:

@@ -9,7 +9,7 @@ shard that ``placement`` says; the order inside a shard is the order of the batc
 Cost: two passes over the keys, 8 bytes written a key; with one shard nothing is moved.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,17 +114,23 @@ def cargoes(parts: Sequence[tuple[RowIds, int]]) -> Sequence[Cargo]:
     return [Cargo(message, is_last=i == len(messages) - 1) for i, message in enumerate(messages)]
 
 
-def naming_all_last(parts: Sequence[Cargo]) -> Sequence[Cargo]:
+def naming_all_last(parts: Sequence[Cargo], also: Iterable[int] = ()) -> Sequence[Cargo]:
     """Return the cargoes of a push, the last of which names every table that any of them names.
 
     A shard raises the version of the tables in the last part: one whose keys all went before is
     named there without keys, or its version would not rise.
+
+    Args:
+        parts: in order.
+        also: tables that it names though none of their keys goes to this shard.
     """
-    named = {index for cargo in parts for index, _ in cargo.tables}
-    if len(parts) < 2 or len(named) == 1:
+    named = {index for cargo in parts for index, _ in cargo.tables}.union(also)
+    if not parts:
         return parts
     *earlier, last = parts
     gone = named - {index for index, _ in last.tables}
+    if not gone:
+        return parts
     none = np.empty(0, np.int64)
     tables = [*((index, none) for index in sorted(gone)), *last.tables]
     return [*earlier, Cargo(tables, is_last=True)]

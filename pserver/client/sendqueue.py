@@ -34,6 +34,7 @@ from pserver.deadline import Deadline
 from pserver.errors import (
     DeadlineError,
     InternalError,
+    NotYetError,
     PserverError,
     TransientError,
     UnavailableError,
@@ -129,6 +130,18 @@ class SendQueue:
             self._runtime.call_soon(self._enqueue, request)  # in here, so never after ``close``
         return request.future
 
+    @property
+    def has_room(self) -> bool:
+        """Return whether a request would enter without waiting, unless it is large."""
+        return self._has_room(0)
+
+    async def call_past(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
+        """Send one small request past the queue, once; on the loop.
+
+        For what must not wait behind requests that wait for other trainers.
+        """
+        return await self._channel.call(method, message, deadline=deadline)
+
     async def close(self) -> None:
         """Give up what is not delivered, with an error, and close the channel."""
         with self._room:
@@ -200,6 +213,14 @@ class SendQueue:
                 reply = await self._channel.call(
                     request.method, request.message, deadline=try_deadline
                 )
+            except (
+                NotYetError
+            ) as error:  # the server held it for a while: it is there, and asks back
+                tries = 0
+                if request.deadline.remaining_s <= 0.0:
+                    raise DeadlineError(
+                        f"{request.method} to {self.endpoint} waited until the deadline: {error}"
+                    ) from error
             except (TransientError, DeadlineError) as error:
                 self._tell_outage(tries, error)
                 # Full jitter, so that trainers do not come back all at once.

@@ -21,9 +21,17 @@ class Ask(Protocol):
     """Sends small messages, each to a shard, and returns the replies once all are here."""
 
     def __call__(
-        self, method: str, requests: Sequence[tuple[int, Message]], *, what: str
+        self,
+        method: str,
+        requests: Sequence[tuple[int, Message]],
+        *,
+        what: str,
+        more_s: float = 0.0,
     ) -> list[bytes]:
-        """Return the replies in the order of the requests; ``what`` is named in an error."""
+        """Return the replies in the order of the requests; ``what`` is named in an error.
+
+        They get ``more_s`` seconds beyond the client's timeout, for what waits for other trainers.
+        """
         ...
 
 

@@ -16,6 +16,7 @@ Owner: the event loop.
 import asyncio
 import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pserver.config import GroupSettings
@@ -55,12 +56,27 @@ class Group:
         rounds: their rounds.
     """
 
-    def __init__(self, executor: Executor, merge: Merge, progress: Progress) -> None:
-        """Take the shard's parts; nothing runs until somebody joins."""
+    def __init__(
+        self,
+        executor: Executor,
+        merge: Merge,
+        progress: Progress,
+        *,
+        check_incarnation: Callable[[int], None],
+    ) -> None:
+        """Take the shard's parts; nothing runs until somebody joins.
+
+        Args:
+            executor: gives commands their turn.
+            merge: makes one step of the parts of a round.
+            progress: is told when a request that waits may go on.
+            check_incarnation: refuses a request for another process.
+        """
         self.members = Members()
         self.rounds = Rounds(self.members, merge, progress)
         self._executor = executor
         self._progress = progress
+        self._check_incarnation = check_incarnation
         self._heard: dict[bytes, Heard] = {}
         self._watching: asyncio.Task[None] | None = None
         self._waits: tuple[int, float] | None = None  # the round that waits, and since when
@@ -72,10 +88,16 @@ class Group:
             GroupError: the sender may not join, or is no longer of the group.
         """
         if method == "Join":
-            return await self._join(parse_small(pb.JoinRequest, message))
+            joining = parse_small(pb.JoinRequest, message)
+            self._check_incarnation(joining.incarnation)
+            return await self._join(joining)
         if method == "Heartbeat":
-            return await self._heartbeat(parse_small(pb.HeartbeatRequest, message))
-        return await self._leave(parse_small(pb.LeaveRequest, message))
+            beat = parse_small(pb.HeartbeatRequest, message)
+            self._check_incarnation(beat.incarnation)
+            return await self._heartbeat(beat)
+        leaving = parse_small(pb.LeaveRequest, message)
+        self._check_incarnation(leaving.incarnation)
+        return await self._executor.run(lambda: self._on_leave(leaving.trainer))
 
     def close(self) -> None:
         """Stop looking at the clock."""
@@ -149,9 +171,6 @@ class Group:
         if heard is not None:
             heard.at, heard.step, heard.loss = _now(), request.step, request.loss
         return await self._executor.run(lambda: self._on_heartbeat(request.trainer))
-
-    async def _leave(self, request: pb.LeaveRequest) -> bytes:
-        return await self._executor.run(lambda: self._on_leave(request.trainer))
 
     # --- commands, in the owner thread --------------------------------------------------------
 

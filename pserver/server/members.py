@@ -29,9 +29,7 @@ GONE_MAX = 4096
 """Processes that are remembered as replaced or dropped, about 200 bytes each: four a trainer."""
 
 _AGREED = tuple(
-    name
-    for name in GroupSettings.model_fields
-    if name not in ("trainer_id", "lease_s", "give_up_after")
+    name for name in GroupSettings.model_fields if name not in ("trainer_id", "lease_s")
 )
 
 

@@ -107,7 +107,9 @@ class Servicer:
         merge = Merge(self._registry, self._tallies, self._geo)
         self._progress = Progress()
         self._waiting = Waiting(self._progress)
-        self._group = Group(self._executor, merge, self._progress)
+        self._group = Group(
+            self._executor, merge, self._progress, check_incarnation=self._check_incarnation
+        )
         self._pushes = Pushes(
             registry=self._registry,
             once=self._once,
