@@ -8,19 +8,15 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
 import pserver
 from trainer.aliases import RunAliases
 from trainer.config import RunSettings
 from trainer.errors import TrainerError
 from trainer.explain import explain, explained_table
-
-if TYPE_CHECKING:
-    from trainer.job import Summary
+from trainer.summary import summary_table
 
 FAILURE_EXIT = 1
 """Exit status when a server, the network or the data failed."""
@@ -86,7 +82,7 @@ def _run(given: argparse.Namespace) -> None:
     if given.json:
         print(json.dumps(summary.as_dict()))
     else:
-        _show(summary)
+        Console().print(summary_table(summary))
 
 
 def _settings(given: argparse.Namespace) -> tuple[RunSettings, dict[str, str]]:
@@ -109,39 +105,3 @@ def _explain(given: argparse.Namespace) -> None:
         print(json.dumps({item.name: item.as_dict() for item in explained}))
     else:
         Console().print(explained_table(explained, mode=settings.mode))
-
-
-def _show(summary: "Summary") -> None:
-    """Print the summary for a person."""
-    table = Table(show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column()
-    table.add_row("model", f"{summary.model} on {summary.data}")
-    table.add_row("AUC", _auc_text(summary))
-    if summary.log_loss is not None:
-        table.add_row("log loss", f"{summary.log_loss:.4f} on {summary.eval_samples:,} rows")
-    table.add_row("samples/s", f"{summary.samples_per_s:,.0f} on {summary.device}")
-    table.add_row("communication", f"{100.0 * summary.comm_share:.1f} % of the training time")
-    table.add_row(
-        "trained", f"{summary.samples:,} rows, {summary.steps} steps, {summary.seconds:.1f} s"
-    )
-    bytes_text = (
-        "" if summary.bytes_per_row is None else f", {summary.bytes_per_row:.0f} bytes each"
-    )
-    table.add_row("table rows", f"{summary.rows:,} on {summary.shards} shards{bytes_text}")
-    if summary.retries:
-        table.add_row("retries", str(summary.retries))
-    if summary.bad_lines:
-        shown = "\n".join(summary.first_bad_lines)
-        table.add_row("bad lines", f"{summary.bad_lines} skipped\n{shown}")
-    Console().print(table)
-
-
-def _auc_text(summary: "Summary") -> str:
-    """Return the AUC beside the best that is possible, as far as they are known."""
-    if summary.auc is None:
-        text = "no held-out rows (--eval-data or --eval-last)"
-        return text if summary.train_auc is None else f"{summary.train_auc:.4f} in training; {text}"
-    if summary.auc_ceiling is None:
-        return f"{summary.auc:.4f} on held-out rows"
-    return f"{summary.auc:.4f} on held-out rows; best possible {summary.auc_ceiling:.4f}"

@@ -18,7 +18,7 @@ TRAINERS_MAX = 1024
 _IDLE_WITH = {"shards": "ps", "rows": "data", "scale": "data", "alpha": "data"}
 """Settings that nothing reads when the other one is given."""
 
-_IDLE_WITHOUT_DATA = ("format", "bad_lines")
+_IDLE_WITHOUT_DATA = ("format", "slots", "bad_lines")
 """Settings that nothing reads unless a file is."""
 
 
@@ -26,15 +26,27 @@ class DataSettings(Settings):
     """The rows of a run."""
 
     data: Annotated[
-        str | None, Field(description="training file; none: generated Criteo-shaped rows")
+        str | None,
+        Field(description="training FILE,PATTERN,...; none: generated Criteo-shaped rows"),
     ] = None
-    format: Annotated[Literal["criteo"], Field(description="of --data and --eval-data")] = "criteo"
+    format: Annotated[
+        Literal["criteo", "avazu", "libsvm", "libfm"],
+        Field(description="of --data and --eval-data; libfm is libsvm by another name"),
+    ] = "criteo"
+    slots: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=65536,
+            description="features of a libsvm row at most; none: those of the longest row",
+        ),
+    ] = None
     bad_lines: Annotated[
         Literal["skip", "fail"], Field(description="what a line that cannot be read does")
     ] = "fail"
-    eval_data: Annotated[str | None, Field(description="held-out file, scored after training")] = (
-        None
-    )
+    eval_data: Annotated[
+        str | None, Field(description="held-out FILE,PATTERN,...; scored after training")
+    ] = None
     eval_last: Annotated[
         int | None,
         Field(ge=1, description="hold out the last N rows of --data, or N generated rows"),
@@ -60,6 +72,10 @@ class DataSettings(Settings):
         for name in _IDLE_WITHOUT_DATA:
             if name in self.model_fields_set and self.data is None:
                 raise ValueError(f"{name} has no effect without data: generated rows need none")
+        if "slots" in self.model_fields_set and self.format not in ("libsvm", "libfm"):
+            raise ValueError(
+                f"slots has no effect with format {self.format}, which has its own; leave it out"
+            )
         return self
 
 

@@ -157,6 +157,7 @@ class EmbeddingBag(nn.Module):
         self,
         keys: KeysLike | Fetch,
         offsets: Tensor | NDArray[np.int64] | None = None,
+        weights: NDArray[np.float32] | None = None,
     ) -> Tensor:
         """Look up rows and pool them.
 
@@ -165,30 +166,32 @@ class EmbeddingBag(nn.Module):
                 what ``fetch`` returned.
             offsets: (bags,) where each bag begins in ``keys``, as torch has it; the last one
                 ends at N. A bag may be empty and pools to zeros.
+            weights: (N,) float32 that each occurrence counts in its bag, with pooling "sum" only.
 
         Returns:
             (bags, dim) float32 for sum and mean; for "none" the shape of the keys and dim.
 
         Raises:
-            pserver.ShapeError: keys or offsets do not fit; nothing was pulled.
+            pserver.ShapeError: keys, offsets or weights do not fit; nothing was pulled.
         """
         fetch = keys if isinstance(keys, Fetch) else None
         shape = fetch.shape if fetch is not None else tuple(keys.shape)
         ends = self._ends(shape, offsets)
+        self._check_weights(shape, weights)
         if fetch is None:
             fetch = self.fetch(keys)  # type: ignore[arg-type]
         begin = time.perf_counter()
-        (weights,) = fetch.pending.result()
+        (pulled,) = fetch.pending.result()
         self.comm.pull_s += time.perf_counter() - begin
         # A block of one message is read-only, which torch does not know; a merged one is ours.
-        rows = torch.from_numpy(weights if weights.flags.writeable else weights.copy())
+        rows = torch.from_numpy(pulled if pulled.flags.writeable else pulled.copy())
         rows = rows.to(self._device)
         if self.training and torch.is_grad_enabled():
             rows.requires_grad_()
             rows.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 lambda leaf: self._push(fetch.distinct, leaf)
             )
-        out = pool(rows, fetch.distinct.inverse, ends, self.pooling)
+        out = pool(rows, fetch.distinct.inverse, ends, self.pooling, weights)
         return out.view(*shape, self.spec.dim) if self.pooling == "none" else out
 
     def _push(self, distinct: pserver.Distinct, leaf: Tensor) -> None:
@@ -199,6 +202,19 @@ class EmbeddingBag(nn.Module):
         leaf.grad = None
         self._client.start_push({self.spec.name: (distinct.keys, grads, _NO_COUNTS)})
         self.comm.push_s += time.perf_counter() - begin
+
+    def _check_weights(self, shape: tuple[int, ...], weights: NDArray[np.float32] | None) -> None:
+        """Refuse weights that are not one float32 an occurrence, and pooling that has none."""
+        if weights is None:
+            return
+        where = f"embedding {self.spec.name!r}"
+        if self.pooling != "sum":
+            raise pserver.ShapeError(f"{where}: pooling {self.pooling} takes no weights, sum does")
+        count = math.prod(shape)
+        if weights.shape != (count,) or weights.dtype != np.float32:
+            raise pserver.ShapeError(
+                f"{where}: weights must be ({count},) float32, got {weights.shape} {weights.dtype}"
+            )
 
     def _ends(
         self, shape: tuple[int, ...], offsets: Tensor | NDArray[np.int64] | None

@@ -4,196 +4,38 @@ Rooms before and after: ``cli`` brings settings and prints the summary; this roo
 connects, builds the model, and runs ``loop``.
 """
 
-import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 
 import pserver
 from trainer.config import RunSettings
-from trainer.dataset import Batch, CriteoReader, Generator, count_rows
-from trainer.dataset.criteo import SHOWN_BAD_LINES_MAX
+from trainer.data import Data, choose_data, passes, share
 from trainer.dense import choose_device, make_dense_optimizer
 from trainer.embedding import EmbeddingBag
-from trainer.errors import DataError, TrainerError
-from trainer.loop import CtrModel, Score, StepReport, score, train
+from trainer.errors import TrainerError
+from trainer.loop import CtrModel, DenseStep, Score, StepReport, score, train
 from trainer.model import MODELS, make_model
+from trainer.modes import Mode, make_mode
+from trainer.modes.dense import DenseOnServers
 from trainer.progress import ProgressView
-
-GENERATED_HELD_OUT_ROWS = 200_000
-"""Held-out rows of generated data when nothing is said: the AUC's error is below 0.001."""
+from trainer.summary import Summary, finite
 
 _BUILT: dict[str, tuple[object, ...]] = {
     "mode": ("async",),
     "max_staleness": (None,),
     "staleness_lr": ("none",),
     "on_full": ("wait",),
-    "dense": ("local",),
-    "clip_norm": (None,),
 }
 """What works, of the knobs of a strategy of which not all does yet."""
 
 TABLE = "embedding"
 """Name of the table that built-in models use."""
 
-
-@dataclass(frozen=True, slots=True)
-class Data:
-    """The rows of a run.
-
-    Attributes:
-        train: makes one pass over the training rows.
-        held_out: makes one pass over the held-out rows; None if there are none.
-        rows: training rows of a pass, bad lines included.
-        num_slots: of a sample.
-        num_dense: of a sample.
-        source: what the summary calls it.
-    """
-
-    train: Callable[[], Iterable[Batch]]
-    held_out: Callable[[], Iterable[Batch]] | None
-    rows: int
-    num_slots: int
-    num_dense: int
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Every figure of a run; ``trainer run --json`` prints it as one object.
-
-    Attributes:
-        model, data, device, shards: what ran on what.
-        steps, samples: trained.
-        seconds: of training, without start-up and scoring.
-        samples_per_s: trained samples a second.
-        comm_share: share of the training time that the training thread waited for pulls, or
-            split and queued pulls and pushes.
-        train_auc: of the predictions made during training, each before its row was trained on.
-        auc, log_loss: on the held-out rows; None if there are none.
-        auc_ceiling: the best possible AUC on those rows, where it is known.
-        eval_samples: held-out rows.
-        rows: rows of the table over all shards.
-        bytes_per_row: weights, state, epoch and index; None while there are no rows.
-        retries: requests that had to be sent again.
-        bad_lines: lines skipped in the last pass over the training rows, and in the held-out ones.
-        first_bad_lines: the first five of those, as file:line and reason.
-    """
-
-    model: str
-    data: str
-    device: str
-    shards: int
-    steps: int
-    samples: int
-    seconds: float
-    samples_per_s: float
-    comm_share: float
-    train_auc: float | None
-    auc: float | None
-    log_loss: float | None
-    auc_ceiling: float | None
-    eval_samples: int
-    rows: int
-    bytes_per_row: float | None
-    retries: int
-    bad_lines: int
-    first_bad_lines: list[str]
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the figures by name, all of them representable in JSON."""
-        return dataclasses.asdict(self)
-
-
-def choose_data(settings: RunSettings) -> tuple[Data, list[CriteoReader]]:
-    """Return the rows of a run, and the readers whose counts of bad lines are of interest.
-
-    Raises:
-        DataError: a file is missing, or has no rows to train on.
-    """
-    if settings.data is None:
-        return _generated(settings), []
-    return _criteo(settings, settings.data)
-
-
-def _generated(settings: RunSettings) -> Data:
-    """Return generated rows; the held-out ones follow the training rows."""
-    held_out_rows = settings.eval_last or GENERATED_HELD_OUT_ROWS
-    rows = settings.rows
-
-    def make(skip_rows: int, until: int) -> Generator:
-        return Generator(
-            settings.seed,
-            batch_size=settings.batch_size,
-            rows=until,
-            skip_rows=skip_rows,
-            alpha=settings.alpha,
-            scale=settings.scale,
-        )
-
-    sample = make(0, 1).batch(0, rows=1)
-    return Data(
-        train=lambda: make(0, rows),
-        held_out=lambda: make(rows, rows + held_out_rows),
-        rows=rows,
-        num_slots=sample.num_slots,
-        num_dense=sample.dense.shape[1],
-        source=f"generated, {rows:,} rows",
-    )
-
-
-def _criteo(settings: RunSettings, path: str) -> tuple[Data, list[CriteoReader]]:
-    """Return the rows of Criteo files."""
-    for name in (path, settings.eval_data):
-        if name is not None and Path(name).is_fifo():
-            raise DataError(
-                f"{name}: must be a file, not a pipe: it is read more than once (rows are counted "
-                "first); write a pipe's output to a file"
-            )
-    total = count_rows(path)
-    held_out_rows = settings.eval_last or 0
-    rows = total - held_out_rows
-    if rows < 1:
-        held = f", of which the last {held_out_rows} are held out" if held_out_rows else ""
-        raise DataError(f"{path}: {total} rows{held}: nothing is left to train on")
-    readers = [_reader(settings, path, rows_max=rows)]
-    if settings.eval_data is not None:
-        if count_rows(settings.eval_data) < 1:
-            raise DataError(f"{settings.eval_data}: 0 rows: nothing to score")
-        readers.append(_reader(settings, settings.eval_data))
-    elif held_out_rows:
-        readers.append(_reader(settings, path, skip_rows=rows))
-    data = Data(
-        train=lambda: readers[0],
-        held_out=(lambda: readers[1]) if len(readers) > 1 else None,
-        rows=rows,
-        num_slots=26,
-        num_dense=13,
-        source=f"{path}, {rows:,} rows",
-    )
-    return data, readers
-
-
-def _reader(
-    settings: RunSettings, path: str, *, skip_rows: int = 0, rows_max: int | None = None
-) -> CriteoReader:
-    return CriteoReader(
-        path,
-        batch_size=settings.batch_size,
-        skip_rows=skip_rows,
-        rows_max=rows_max,
-        bad_lines=settings.bad_lines,
-    )
-
-
-def _epochs(data: Data, epochs: int) -> Iterator[Batch]:
-    """Yield the batches of all passes."""
-    for _ in range(epochs):
-        yield from data.train()
+DENSE_TABLE = "dense"
+"""Name of the dense table with the weights of their dense part."""
 
 
 def _connect(settings: RunSettings) -> pserver.Client:
@@ -203,10 +45,8 @@ def _connect(settings: RunSettings) -> pserver.Client:
     return pserver.connect(settings.ps, settings=settings.client_settings())
 
 
-def make_ctr_model(
-    client: pserver.Client, settings: RunSettings, data: Data
-) -> tuple[CtrModel, torch.optim.Optimizer]:
-    """Return the model that the settings name, its table made, and its dense optimizer.
+def make_ctr_model(mode: Mode, settings: RunSettings, data: Data) -> tuple[CtrModel, DenseStep]:
+    """Return the model that the settings name, its tables made, and what steps its dense part.
 
     Raises:
         pserver.ConfigError: a setting cannot work.
@@ -224,9 +64,8 @@ def make_ctr_model(
         )
     except TrainerError as error:  # the dim does not suit the model
         raise pserver.ConfigError(f"--dim: {error}") from error
-    optimizer = make_dense_optimizer(settings.dense_optimizer, dense.to(device).parameters())
     bag = EmbeddingBag(
-        client,
+        mode,
         TABLE,
         dim=dim,
         pooling="sum",
@@ -235,6 +74,14 @@ def make_ctr_model(
         seed=settings.seed,
         device=device,
     )
+    parameters = dense.to(device).parameters()
+    optimizer: DenseStep
+    if settings.strategy().dense == "local":
+        optimizer = make_dense_optimizer(settings.dense_optimizer, parameters)
+    else:
+        optimizer = DenseOnServers(
+            mode, parameters, table=DENSE_TABLE, optimizer=settings.dense_optimizer
+        )
     return CtrModel(bag, dense, device=device), optimizer
 
 
@@ -255,47 +102,70 @@ def run(
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     pserver.load_rules(settings.rule)
-    data, readers = choose_data(settings)
+    data = choose_data(settings, batch_size=settings.batch_size, seed=settings.seed)
     with _connect(settings) as client:
-        model, optimizer = make_ctr_model(client, settings, data)
-        steps = settings.epochs * math.ceil(data.rows / settings.batch_size)
-        steps = min(steps, settings.steps) if settings.steps else steps
-        samples = 0
-        begin = time.perf_counter()
-        with ProgressView(title=f"train {settings.model}", steps=steps) as view:
-
-            def report(step: StepReport) -> None:
-                nonlocal samples
-                samples += step.batch.num_samples
-                view.update(step, queue_depth=client.queue_depth)
-                on_step(step)
-
-            num_steps = train(
-                model,
-                _epochs(data, settings.epochs),
-                optimizer=optimizer,
-                prefetch=settings.prefetch,
-                steps_max=settings.steps,
-                on_step=report,
-            )
-        seconds = time.perf_counter() - begin
-        comm_s = model.bag.comm.total_s
-        held_out = score(model, data.held_out()) if data.held_out else None
-        return _summary(
-            settings,
-            data,
+        mode = make_mode(
             client,
-            held_out,
-            readers=readers,
-            figures={
-                "steps": num_steps,
-                "samples": samples,
-                "seconds": seconds,
-                "samples_per_s": samples / seconds if seconds else 0.0,
-                "comm_share": comm_s / seconds if seconds else 0.0,
-                "train_auc": _finite(view.auc),
-            },
+            settings.strategy(),
+            trainer_id=settings.trainer_id or 0,
+            trainers=settings.trainers,
         )
+        model, optimizer = make_ctr_model(mode, settings, data)
+        figures = _train(model, optimizer, mode, settings=settings, data=data, on_step=on_step)
+        held_out = _score(model, optimizer, data)
+        return _summary(settings, data, client, held_out, figures=figures)
+
+
+def _train(
+    model: CtrModel,
+    optimizer: DenseStep,
+    mode: Mode,
+    *,
+    settings: RunSettings,
+    data: Data,
+    on_step: Callable[[StepReport], None],
+) -> dict[str, float | int | None]:
+    """Train on this trainer's share and return the figures of that."""
+    begin, end = share(data.rows, settings.trainer_id or 0, settings.trainers)
+    steps = settings.epochs * math.ceil((end - begin) / settings.batch_size)
+    steps = min(steps, settings.steps) if settings.steps else steps
+    samples = 0
+    begin_s = time.perf_counter()
+    with ProgressView(title=f"train {settings.model}", steps=steps) as view:
+
+        def report(step: StepReport) -> None:
+            nonlocal samples
+            samples += step.batch.num_samples
+            view.update(step, queue_depth=mode.client.queue_depth)
+            on_step(step)
+
+        num_steps = train(
+            model,
+            passes(data, epochs=settings.epochs, begin=begin, end=end),
+            optimizer=optimizer,
+            mode=mode,
+            prefetch=settings.prefetch,
+            steps_max=settings.steps,
+            on_step=report,
+        )
+    seconds = time.perf_counter() - begin_s
+    return {
+        "steps": num_steps,
+        "samples": samples,
+        "seconds": seconds,
+        "samples_per_s": samples / seconds if seconds else 0.0,
+        "comm_share": model.bag.comm.total_s / seconds if seconds else 0.0,
+        "train_auc": finite(view.auc),
+    }
+
+
+def _score(model: CtrModel, optimizer: DenseStep, data: Data) -> Score | None:
+    """Return how good the model is on the held-out rows, with the weights that are on the servers."""
+    if not data.has_held_out:
+        return None
+    if isinstance(optimizer, DenseOnServers):
+        optimizer.take_latest()
+    return score(model, data.held_out())
 
 
 def _refuse_unbuilt(settings: RunSettings) -> None:
@@ -310,8 +180,10 @@ def _refuse_unbuilt(settings: RunSettings) -> None:
         if works is not None and value not in works:
             shown = " or ".join(map(str, works))
             raise pserver.ConfigError(f"{name} {value}: not there yet; only {shown} works")
-    if settings.trainers > 1:
-        raise pserver.ConfigError(f"trainers {settings.trainers}: not there yet; only 1 works")
+    if settings.trainers > 1 and settings.trainer_id is None:
+        raise pserver.ConfigError(
+            f"trainers {settings.trainers}: give trainer_id; starting all of them is not there yet"
+        )
 
 
 def _summary(
@@ -320,7 +192,6 @@ def _summary(
     client: pserver.Client,
     held_out: Score | None,
     *,
-    readers: list[CriteoReader],
     figures: dict[str, float | int | None],
 ) -> Summary:
     """Return the figures of a run."""
@@ -332,21 +203,14 @@ def _summary(
         data=data.source,
         device=str(choose_device(settings.device)),
         shards=client.num_shards,
-        auc=_finite(held_out.auc) if held_out else None,
-        log_loss=_finite(held_out.log_loss) if held_out else None,
-        auc_ceiling=_finite(held_out.auc_ceiling) if held_out else None,
+        auc=finite(held_out.auc) if held_out else None,
+        log_loss=finite(held_out.log_loss) if held_out else None,
+        auc_ceiling=finite(held_out.auc_ceiling) if held_out else None,
         eval_samples=held_out.samples if held_out else 0,
         rows=rows,
         bytes_per_row=num_bytes / rows if rows else None,
         retries=client.retries,
-        bad_lines=sum(reader.counts.bad_lines for reader in readers),
-        first_bad_lines=[line for r in readers for line in r.counts.first_bad_lines][
-            :SHOWN_BAD_LINES_MAX
-        ],
+        bad_lines=data.bad_lines,
+        first_bad_lines=data.first_bad_lines,
         **figures,  # type: ignore[arg-type]
     )
-
-
-def _finite(value: float | None) -> float | None:
-    """Return a number that JSON can hold, or None."""
-    return value if value is not None and math.isfinite(value) else None

@@ -74,7 +74,7 @@ class CtrModel(nn.Module):
     @override
     def forward(self, batch: Batch, fetch: Fetch) -> Tensor:
         """Return the (B,) logits of a batch."""
-        rows = self.bag(fetch, batch.offsets)
+        rows = self.bag(fetch, batch.offsets, batch.weights)
         rows = rows.view(batch.num_samples, batch.num_slots, -1)
         logits: Tensor = self.dense(rows, torch.from_numpy(batch.dense).to(self._device))
         return logits

@@ -28,6 +28,8 @@ Pooling: TypeAlias = Literal["sum", "mean", "none"]
 Floats: TypeAlias = NDArray[np.float32]
 Positions: TypeAlias = NDArray[np.int64]
 
+_ALL_ONE = np.empty(0, np.float32)  # as the kernels take weights of 1
+
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _spread(
@@ -62,11 +64,12 @@ def _collect(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _pool(
+def _pool(  # noqa: PLR0913 - a kernel's arrays
     rows: Floats,  # (U * D,)
     dim: int,
     inverse: Positions,  # (N,)
     ends: Positions,  # (bags,) where each bag ends in ``inverse``
+    weights: Floats,  # (N,), or (0,): 1 each
     is_mean: int,
     out: Floats,  # (bags * D,) zero; written
 ) -> None:
@@ -78,8 +81,13 @@ def _pool(
         end = ends[bag]
         for i in range(begin, end):
             source = np.uint64(inverse[i]) * width
-            for k in range(dim):
-                out[target + np.uint64(k)] += rows[source + np.uint64(k)]
+            if weights.size:
+                weight = weights[i]
+                for k in range(dim):
+                    out[target + np.uint64(k)] += weight * rows[source + np.uint64(k)]
+            else:
+                for k in range(dim):
+                    out[target + np.uint64(k)] += rows[source + np.uint64(k)]
         if is_mean and end > begin + 1:
             for k in range(dim):
                 out[target + np.uint64(k)] /= np.float32(end - begin)
@@ -87,11 +95,12 @@ def _pool(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _unpool(
+def _unpool(  # noqa: PLR0913 - a kernel's arrays
     grads: Floats,  # (bags * D,)
     dim: int,
     inverse: Positions,  # (N,)
     ends: Positions,  # (bags,)
+    weights: Floats,  # (N,), or (0,): 1 each
     is_mean: int,
     out: Floats,  # (U * D,) zero; written
 ) -> None:
@@ -106,8 +115,9 @@ def _unpool(
             share = np.float32(1.0) / np.float32(end - begin)
         for i in range(begin, end):
             target = np.uint64(inverse[i]) * width
+            factor = share * weights[i] if weights.size else share
             for k in range(dim):
-                out[target + np.uint64(k)] += share * grads[source + np.uint64(k)]
+                out[target + np.uint64(k)] += factor * grads[source + np.uint64(k)]
         begin = end
 
 
@@ -148,24 +158,33 @@ class _Pool(torch.autograd.Function):
         rows: Tensor,
         inverse: Positions,
         ends: Positions,
+        weights: Floats,
         is_mean: int,
     ) -> Tensor:
         dim = rows.shape[1]
         out = torch.zeros((ends.size, dim))
-        _pool(_flat(rows), dim, inverse, ends, is_mean, _flat(out))
-        ctx.inverse, ctx.ends, ctx.is_mean, ctx.shape = inverse, ends, is_mean, rows.shape
+        _pool(_flat(rows), dim, inverse, ends, weights, is_mean, _flat(out))
+        ctx.inverse, ctx.ends, ctx.weights = inverse, ends, weights
+        ctx.is_mean, ctx.shape = is_mean, rows.shape
         return out
 
     @staticmethod
     @override
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         out = torch.zeros(ctx.shape)
-        _unpool(_flat(grad), ctx.shape[1], ctx.inverse, ctx.ends, ctx.is_mean, _flat(out))
-        return out, None, None, None
+        dim = ctx.shape[1]
+        _unpool(_flat(grad), dim, ctx.inverse, ctx.ends, ctx.weights, ctx.is_mean, _flat(out))
+        return out, None, None, None, None
 
 
-def pool(rows: Tensor, inverse: Positions, ends: Positions | None, pooling: Pooling) -> Tensor:
+def pool(
+    rows: Tensor,
+    inverse: Positions,
+    ends: Positions | None,
+    pooling: Pooling,
+    weights: Floats | None = None,
+) -> Tensor:
     """Return the rows of each occurrence, or of each bag.
 
     Args:
@@ -173,6 +192,7 @@ def pool(rows: Tensor, inverse: Positions, ends: Positions | None, pooling: Pool
         inverse: (N,) int64: the row of each occurrence.
         ends: (bags,) int64, ascending: where each bag ends in ``inverse``; not read for "none".
         pooling: "sum", "mean" or "none".
+        weights: (N,) float32 that each occurrence is multiplied by, for "sum" only; None: 1 each.
 
     Returns:
         (bags, D) float32, or (N, D) for "none", on the device of ``rows``.
@@ -181,10 +201,14 @@ def pool(rows: Tensor, inverse: Positions, ends: Positions | None, pooling: Pool
         if pooling == "none":
             return _Spread.apply(rows, inverse)  # type: ignore[no-any-return,no-untyped-call]
         assert ends is not None
-        return _Pool.apply(rows, inverse, ends, int(pooling == "mean"))  # type: ignore[no-any-return,no-untyped-call]
+        factors = _ALL_ONE if weights is None else weights
+        return _Pool.apply(rows, inverse, ends, factors, int(pooling == "mean"))  # type: ignore[no-any-return,no-untyped-call]
     index = torch.from_numpy(inverse).to(rows.device, non_blocking=True)
     if pooling == "none":
         return functional.embedding(index, rows)
     assert ends is not None
     begins = torch.from_numpy(np.append(0, ends)[:-1]).to(rows.device)
-    return functional.embedding_bag(index, rows, begins, mode=pooling)
+    factors_there = None if weights is None else torch.from_numpy(weights).to(rows.device)
+    return functional.embedding_bag(
+        index, rows, begins, mode=pooling, per_sample_weights=factors_there
+    )

@@ -1,6 +1,6 @@
 """One batch of samples, as every reader hands it to the loop.
 
-Rooms before and after: ``criteo`` and ``generator`` make it; ``loop`` passes it to ``embedding``,
+Rooms before and after: ``reader`` and ``generator`` make it; ``loop`` passes it to ``embedding``,
 which pulls the rows of its keys, and to the model, which takes the dense features and labels.
 
 What always holds:
@@ -40,6 +40,7 @@ class Batch:
         teacher: (B,) float32 true click probabilities, when the data is generated.
         position: rows of the data set read up to the end of this batch; reading with
             ``skip_rows=position`` goes on after it.
+        weights: (N,) float32 that each occurrence counts in its bag; None: 1 each.
 
     Raises:
         DataError: a field does not fit; the message names it, what it must be and what came.
@@ -52,6 +53,7 @@ class Batch:
     labels: Floats
     teacher: Floats | None
     position: int
+    weights: Floats | None = None
 
     def __post_init__(self) -> None:
         """Check every field against the labels, which say B."""
@@ -71,6 +73,8 @@ class Batch:
             _require("keys", self.keys, (None,), np.uint64)
             _require("offsets", self.offsets, (samples * self.num_slots,), np.int64)
             _require_ascending(self.offsets, self.num_slots, self.keys.shape[0])
+        if self.weights is not None:
+            _require("weights", self.weights, self.keys.shape, np.float32)
 
     @property
     def num_samples(self) -> int:

@@ -1,203 +1,197 @@
-"""Read the Criteo click logs: label, 13 integers and 26 hex ids a line, TAB-separated.
+"""The format of the Criteo click logs: label, 13 integers and 26 hex ids a line, TAB-separated.
 
-Rooms before and after: ``lines`` cuts the file into blocks and ``criteo_block`` parses them; this
-room counts what is bad, cuts rows into batches and hands them to the loop.
+Rooms before and after: ``reader`` calls ``parse_block`` on each block that ``lines`` cut, and, where that
+says None, ``find_fault`` on each line to learn which are bad.
 
-What always holds:
-    * A row is a line of the file, good or bad; ``Batch.position`` is the number of its last row.
-      So reading again with ``skip_rows=position`` goes on exactly there, and ranges of rows
-      given to several trainers neither overlap nor leave gaps.
-    * A clean block takes the fast path; a block in which anything is off is looked at line by
-      line, and its good lines then take the fast path too, so there is one meaning of a line.
-    * Memory is bounded by a few blocks and one batch, whatever the size of the file.
+A line is a label, 13 integers and 26 categorical values, TAB-separated:
 
-Cost: about 0.5 million rows a second and core, more than half of it in the parser; gzip halves that.
+    * The label is ``0`` or ``1``.
+    * An integer has at most 18 digits after leading zeros and may have a minus sign. It becomes
+      sign(x) * log1p(|x|): monotone, 0 at 0, and tame for the long tails of counters. An empty
+      one becomes 0.0.
+    * A categorical value has 1 to 8 hex digits and is the id they spell. An empty one is
+      ``EMPTY_ID``, a value of its own in each slot.
+
+What always holds: nothing is guessed or rounded: "NaN", "NULL", "+1", " 1" and "1.0" are faults.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Literal, get_args
+import re
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+from numba import njit
+from numpy.typing import NDArray
+from pyarrow import csv
 
-from trainer.dataset.batch import Batch
-from trainer.dataset.criteo_block import NUM_SLOTS, Ints, Rows, find_fault, parse_block
-from trainer.dataset.lines import Block, count_lines, read_blocks
-from trainer.errors import DataError
+from pserver import mix64
+from trainer.dataset.batch import Floats
+from trainer.dataset.keys import Keys, slot_terms
+from trainer.dataset.lines import BLOCK_BYTES
+from trainer.dataset.rows import Rows, find_unreadable, shown
 
-BAD_LINES_MAX: Final = 10_000
-"""Bad lines that are skipped before we say that this is not a Criteo file."""
+NUM_DENSE: Final = 13
+NUM_SLOTS: Final = 26
+NUM_FIELDS: Final = 1 + NUM_DENSE + NUM_SLOTS
 
-SHOWN_BAD_LINES_MAX: Final = 5
+LINE_BYTES_MAX: Final = 1024
+"""A line of 40 fields with the longest numbers is below 500 bytes."""
 
-BadLines = Literal["fail", "skip"]
+EMPTY_ID: Final = 1 << 32
+"""The id of an empty categorical value: one more than 8 hex digits can spell."""
 
+Ints: TypeAlias = NDArray[np.int64]
+Bytes: TypeAlias = NDArray[np.uint8]
+StringOffsets: TypeAlias = NDArray[np.int32]
 
-@dataclass(slots=True)
-class ReadCounts:
-    """What one pass over the file has met so far. Owned by the thread that iterates.
+_MAGNITUDE_END = 10**18
+_PLAIN_BYTES = b"0123456789abcdefABCDEF-\t\n"
+_TERMS = slot_terms(np.arange(NUM_SLOTS))
+_NAMES = [f"f{index}" for index in range(NUM_FIELDS)]
+_TYPES = [pa.string()] + [pa.int64()] * NUM_DENSE + [pa.string()] * NUM_SLOTS
 
-    Attributes:
-        rows: good rows parsed; up to a block more than were handed out.
-        bad_lines: lines skipped.
-        first_bad_lines: "file:line: reason" of the first five.
-        empty_ints: empty integers, which became 0.0.
-        empty_ids: empty categorical values, which became an id of their own.
-    """
+_INT = re.compile(r"(?:-?0*[0-9]{1,18})?", re.ASCII)
+_HEX = re.compile(r"[0-9a-fA-F]{0,8}", re.ASCII)
+_LINE = re.compile(
+    rb"[01](?:\t(?:-?0*[0-9]{1,18})?){%d}(?:\t[0-9a-fA-F]{0,8}){%d}" % (NUM_DENSE, NUM_SLOTS)
+)
 
-    rows: int = 0
-    bad_lines: int = 0
-    first_bad_lines: list[str] = field(default_factory=list)
-    empty_ints: int = 0
-    empty_ids: int = 0
-
-
-class CriteoReader:
-    """Batches of a Criteo file, plain or gzip (by the name's .gz).
-
-    Iterating begins at ``skip_rows`` each time, with ``counts`` at zero. Iterate once at a time.
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        batch_size: int,
-        skip_rows: int = 0,
-        rows_max: int | None = None,
-        bad_lines: BadLines = "fail",
-        bad_lines_max: int = BAD_LINES_MAX,
-    ) -> None:
-        """Choose the file and the range of rows; the file is opened when iteration begins.
-
-        Args:
-            path: the file.
-            batch_size: rows a batch, at least 1; the last batch may be short.
-            skip_rows: lines to pass over, good or bad, without looking at them.
-            rows_max: lines to read after those, good or bad. None: to the end.
-            bad_lines: "fail" stops at a bad line; "skip" passes over it and counts it.
-            bad_lines_max: how many may be skipped.
-
-        Raises:
-            ValueError: an argument is out of its range.
-        """
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        if skip_rows < 0 or bad_lines_max < 0 or (rows_max is not None and rows_max < 0):
-            raise ValueError(
-                "skip_rows, rows_max and bad_lines_max must be at least 0, got "
-                f"skip_rows {skip_rows}, rows_max {rows_max}, bad_lines_max {bad_lines_max}"
-            )
-        if bad_lines not in get_args(BadLines):
-            raise ValueError(f"bad_lines must be one of {get_args(BadLines)}, got {bad_lines!r}")
-        self.counts = ReadCounts()
-        self._path = Path(path)
-        self._batch_size = batch_size
-        self._skip_rows = skip_rows
-        self._rows_max = rows_max
-        self._bad_lines_max = bad_lines_max if bad_lines == "skip" else None
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches in order.
-
-        Raises:
-            DataError: a line is bad (the message is "file:line: what must hold, what came"),
-                more than ``bad_lines_max`` are, or the file cannot be read. Rows of earlier
-                blocks have been yielded but for an unfinished batch.
-        """
-        self.counts = ReadCounts()
-        blocks = read_blocks(self._path, skip_lines=self._skip_rows, lines_max=self._rows_max)
-        parts = (part for block in blocks if (part := self._parse(block)) is not None)
-        return _cut(parts, self._batch_size)
-
-    def _parse(self, block: Block) -> tuple[Rows, Ints] | None:
-        """Return a block's good rows and their line numbers; None if there are none."""
-        numbers = np.arange(block.first_line, block.first_line + block.num_lines)
-        rows = parse_block(block.data)
-        if rows is None:
-            lines = block.data.split(b"\n")[:-1]
-            faults = [find_fault(line) for line in lines]
-            for number, fault in zip(numbers, faults, strict=True):
-                if fault is not None:
-                    self._refuse(f"{self._path}:{number}: {fault}")
-            good = np.array([fault is None for fault in faults])
-            if not good.any():
-                return None
-            numbers = numbers[good]
-            rows = parse_block(b"".join(lines[i] + b"\n" for i in np.flatnonzero(good)))
-            assert rows is not None, f"{self._path}: the two parsers disagree near {numbers[0]}"
-        self.counts.rows += len(numbers)
-        self.counts.empty_ints += rows.num_empty_ints
-        self.counts.empty_ids += rows.num_empty_ids
-        return rows, numbers
-
-    def _refuse(self, problem: str) -> None:
-        """Count one bad line, or raise if it may not be skipped."""
-        if self._bad_lines_max is None:
-            raise DataError(problem)
-        counts = self.counts
-        counts.bad_lines += 1
-        if len(counts.first_bad_lines) < SHOWN_BAD_LINES_MAX:
-            counts.first_bad_lines.append(problem)
-        if counts.bad_lines > self._bad_lines_max:
-            raise DataError(
-                f"{self._path}: at most {self._bad_lines_max} bad lines may be skipped, "
-                f"got one more; the first: {counts.first_bad_lines[0]}"
-            )
+# One thread, so that a trainer's core count says what it uses; one chunk a block.
+_READ = csv.ReadOptions(use_threads=False, block_size=4 * BLOCK_BYTES, column_names=_NAMES)
+_PARSE = csv.ParseOptions(
+    delimiter="\t", quote_char=False, double_quote=False, ignore_empty_lines=False
+)
+_CONVERT = csv.ConvertOptions(
+    column_types=dict(zip(_NAMES, _TYPES, strict=True)),
+    null_values=[""],
+    strings_can_be_null=False,
+    check_utf8=False,  # only ASCII comes so far
+)
 
 
-def count_rows(path: str | Path) -> int:
-    """Return the number of rows of a file, good or bad, without parsing them.
+class CriteoFormat:
+    """Criteo's lines; no header. Immutable."""
 
-    Raises:
-        DataError: the file cannot be read.
-    """
-    return count_lines(Path(path))
+    num_slots = NUM_SLOTS
+    num_dense = NUM_DENSE
+    line_bytes_max = LINE_BYTES_MAX
+
+    def is_header(self, _: bytes) -> bool:
+        """Return False: these files have none."""
+        return False
+
+    def parse_block(self, data: bytes) -> Rows | None:
+        """Return the rows of whole lines, or None if any line has a fault; see ``Format``."""
+        if data.translate(None, _PLAIN_BYTES):
+            return None
+        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+        if np.diff(ends, prepend=-1).max() > LINE_BYTES_MAX + 1:
+            return None
+        try:
+            table = csv.read_csv(pa.BufferReader(data), _READ, _PARSE, _CONVERT)
+        except pa.ArrowInvalid:
+            return None
+        columns = [column.combine_chunks() for column in table.columns]
+        labels = _parse_labels(columns[0])
+        dense = _parse_ints(columns[1 : 1 + NUM_DENSE])
+        keys = np.empty((len(ends), NUM_SLOTS), np.uint64)
+        num_empty_ids = _parse_ids(columns[1 + NUM_DENSE :], keys)
+        if labels is None or dense is None or num_empty_ids < 0:
+            return None
+        return Rows(
+            keys=keys.reshape(-1),
+            offsets=None,
+            weights=None,
+            dense=dense,
+            labels=labels,
+            num_empty_ints=sum(column.null_count for column in columns[1 : 1 + NUM_DENSE]),
+            num_empty_ids=num_empty_ids,
+        )
+
+    def find_fault(self, line: bytes) -> str | None:
+        """Return what is wrong with one line, or None; see ``Format``."""
+        if len(line) <= LINE_BYTES_MAX and _LINE.fullmatch(line):
+            return None
+        problem = find_unreadable(line, line_bytes_max=LINE_BYTES_MAX)
+        return _find_bad_field(line.decode()) if problem is None else problem
 
 
-def _cut(parts: Iterator[tuple[Rows, Ints]], batch_size: int) -> Iterator[Batch]:
-    """Yield the rows of all parts as batches: views where one part has a whole batch."""
-    rest: list[Batch] = []  # the head of the next batch: fewer than batch_size rows in all
-    missing = batch_size
-    for rows, numbers in parts:
-        begin = 0
-        while begin < len(numbers):
-            piece = _slice(rows, numbers, slice(begin, begin + missing))
-            begin += piece.num_samples
-            missing -= piece.num_samples
-            rest.append(piece)
-            if missing == 0:
-                yield _join(rest)
-                rest = []
-                missing = batch_size
-    if rest:
-        yield _join(rest)
+def _find_bad_field(text: str) -> str:
+    """Return what is wrong with a line that does not fit the pattern."""
+    fields = text.split("\t")
+    if len(fields) != NUM_FIELDS:
+        return f"must have {NUM_FIELDS} TAB-separated fields, got {len(fields)}: {shown(text)}"
+    if fields[0] not in ("0", "1"):
+        return f"label must be 0 or 1, got {shown(fields[0])}"
+    for index, field in enumerate(fields[1 : 1 + NUM_DENSE], 1):
+        if not _INT.fullmatch(field):
+            return f"I{index} must be an integer of at most 18 digits, got {shown(field)}"
+    for index, field in enumerate(fields[1 + NUM_DENSE :], 1):
+        if not _HEX.fullmatch(field):
+            return f"C{index} must be at most 8 hex digits, got {shown(field)}"
+    raise AssertionError(f"no fault found in {text!r}")
 
 
-def _slice(rows: Rows, numbers: Ints, which: slice) -> Batch:
-    """Return some rows of a part as a batch, without a copy."""
-    return Batch(
-        keys=rows.keys[which].reshape(-1),
-        offsets=None,
-        num_slots=NUM_SLOTS,
-        dense=rows.dense[which],
-        labels=rows.labels[which],
-        teacher=None,
-        position=int(numbers[which][-1]),
-    )
+def _string_buffers(column: Any) -> tuple[StringOffsets, Bytes]:
+    """Return a string column's (n + 1) offsets and its bytes, without a copy."""
+    _, offsets, data = column.buffers()
+    first = column.offset
+    view = np.frombuffer(offsets, np.int32)[first : first + len(column) + 1]
+    return view, np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
 
 
-def _join(pieces: list[Batch]) -> Batch:
-    """Return one batch with the rows of all pieces, in order."""
-    if len(pieces) == 1:
-        return pieces[0]
-    return Batch(
-        keys=np.concatenate([piece.keys for piece in pieces]),
-        offsets=None,
-        num_slots=NUM_SLOTS,
-        dense=np.concatenate([piece.dense for piece in pieces]),
-        labels=np.concatenate([piece.labels for piece in pieces]),
-        teacher=None,
-        position=pieces[-1].position,
-    )
+def _parse_labels(column: Any) -> Floats | None:
+    """Return the labels, or None if one is not exactly "0" or "1"."""
+    offsets, data = _string_buffers(column)
+    if np.any(np.diff(offsets) != 1):
+        return None
+    digits = data[offsets[0] : offsets[-1]] - np.uint8(ord("0"))
+    return digits.astype(np.float32) if digits.max() <= 1 else None
+
+
+def _parse_ints(columns: list[Any]) -> Floats | None:
+    """Return the dense features (n, 13), or None if a number has too many digits."""
+    ints: Ints = np.stack([column.fill_null(0).to_numpy() for column in columns], axis=1)
+    if ints.max() >= _MAGNITUDE_END or ints.min() <= -_MAGNITUDE_END:
+        return None
+    values = ints.astype(np.float64)
+    return np.copysign(np.log1p(np.abs(values)), values).astype(np.float32)
+
+
+def _parse_ids(columns: list[Any], keys: Keys) -> int:
+    """Write the keys (n, 26); return how many ids are empty, or -1 if one is not hex."""
+    num_empty = 0
+    for slot, column in enumerate(columns):
+        empty = _parse_hex(*_string_buffers(column), _TERMS[slot], keys[:, slot])
+        if empty < 0:
+            return -1
+        num_empty += empty
+    return num_empty
+
+
+@njit(nogil=True, cache=True)
+def _parse_hex(
+    offsets: StringOffsets,  # (n + 1,)
+    data: Bytes,
+    term: np.uint64,  # what the slot adds to an id
+    keys: Keys,  # (n,) strided, written
+) -> int:
+    """Write the keys of one slot; return how many ids are empty, or -1 if one is not hex."""
+    num_empty = 0
+    for row in range(keys.shape[0]):
+        begin, end = offsets[row], offsets[row + 1]
+        if end - begin > 8:
+            return -1
+        value = np.uint64(0)
+        for position in range(begin, end):
+            byte = data[position]
+            if byte == 45:  # a minus sign, the one plain byte that is no hex digit
+                return -1
+            # "0" to "9" are 0x30 to 0x39, letters 0x41 or 0x61 to 0x46 or 0x66
+            digit = (byte & 15) + 9 * (byte >> 6)
+            value = (value << np.uint64(4)) | np.uint64(digit)
+        if begin == end:
+            num_empty += 1
+            value = np.uint64(EMPTY_ID)
+        keys[row] = mix64(value + term)
+    return num_empty

@@ -62,6 +62,10 @@ class DenseOnServers:
         ]
         self._mode.push_dense(self._table, torch.cat(blocks).numpy())
 
+    def take_latest(self) -> None:
+        """Take the values that the servers have now, between steps: to score or to save them."""
+        self._take(self._mode.client.pull_dense(self._table).values)
+
     @torch.no_grad()
     def _take(self, values: "np.ndarray[tuple[int], np.dtype[np.float32]]") -> None:
         """Write a vector into the parameters."""

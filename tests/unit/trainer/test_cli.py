@@ -13,7 +13,7 @@ from tests.unit.trainer.models import SMALL_FLAGS
 from trainer import cli, job
 from trainer.cli import make_parser
 from trainer.config import RunSettings
-from trainer.job import Summary
+from trainer.summary import Summary
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "options_trainer.txt"
 REGENERATE = "PSERVER_WRITE_GOLDEN"
@@ -199,7 +199,8 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
     half: dict[str, object] = {"mode": "half_async", "max_merge_num": 4, "merge": "mean"}
     half |= {"flush_interval_ms": 9, "staleness_lr": "inverse"}
     geo = {"mode": "geo", "k_steps": 9, "geo_average": "none"}
-    every = (values, others, held_out, sync, half, geo, {"on_full": "merge"})
+    libsvm = {"data": "x", "format": "libsvm", "slots": 3}
+    every = (values, others, libsvm, held_out, sync, half, geo, {"on_full": "merge"})
     flagless = {"deterministic"}  # a switch, which takes no value
     assert {name for given in every for name in given} | flagless == set(RunSettings.model_fields)
 

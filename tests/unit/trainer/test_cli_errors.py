@@ -8,7 +8,7 @@ import pserver
 from tests.unit.trainer.models import SMALL_FLAGS
 from trainer import cli, job
 from trainer.config import RunSettings
-from trainer.job import Summary
+from trainer.summary import Summary
 
 pytestmark = pytest.mark.usefixtures("command_line")
 

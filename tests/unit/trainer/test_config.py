@@ -104,7 +104,7 @@ def test_settings_that_go_together_are_taken(values: dict[str, object]) -> None:
         ("prefetch", 65, "less than or equal to 64"),
         ("window", 0, "greater than or equal to 1"),
         ("give_up_after", float("inf"), "less than or equal to 86400"),
-        ("format", "avazu", "unknown value 'avazu'; valid: criteo"),
+        ("format", "avazo", "did you mean 'avazu'? Valid: avazu, criteo, libfm, libsvm"),
         ("bad_lines", "ignore", "valid: fail, skip"),
         ("device", "gpu", "auto, cpu, cuda"),
         ("model", "deepfn", "did you mean 'deepfm'? Valid: deepfm, fm, lr, wide_deep"),
@@ -117,6 +117,15 @@ def test_values_out_of_range_are_refused(name: str, value: object, fact: str) ->
     assert message.startswith(f"{name}: ")
     assert fact in message
     assert f"got {value!r}" in message or f"unknown value {value!r}" in message
+
+
+def test_slots_are_refused_where_the_format_has_its_own() -> None:
+    """Criteo and Avazu rows have a fixed number of slots; libsvm and libfm ask for one."""
+    for form in ("criteo", "avazu"):
+        message = refused(data="x", format=form, slots=3)
+        assert f"slots has no effect with format {form}, which has its own" in message
+    for form in ("libsvm", "libfm"):
+        assert RunSettings.make({"data": "x", "format": form, "slots": 3}, origins={}).slots == 3
 
 
 @pytest.mark.parametrize("name", ["format", "bad_lines"])

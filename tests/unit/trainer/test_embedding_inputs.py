@@ -194,3 +194,23 @@ def test_distinct_of_another_batch_is_refused() -> None:
 
         with pytest.raises(pserver.ShapeError, match="distinct is of 3 keys, and 5 are fetched"):
             bag.fetch(np.arange(5), distinct=other)
+
+
+@pytest.mark.parametrize(
+    ("weights", "pooling", "fact"),
+    [
+        (np.ones(2, np.float32), "sum", r"weights must be \(3,\) float32, got \(2,\) float32"),
+        (np.ones(3), "sum", r"weights must be \(3,\) float32, got \(3,\) float64"),
+        (np.ones(3, np.float32), "mean", "pooling mean takes no weights, sum does"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(
+    client: pserver.Client, weights: np.ndarray, pooling: str, fact: str
+) -> None:
+    """One float32 an occurrence, and sums only; nothing is pulled otherwise."""
+    module = bag(client, pooling=pooling)
+
+    with pytest.raises(pserver.ShapeError, match=fact):
+        module(np.arange(3), np.array([0, 1]), weights)
+
+    assert counts(client)["rows"] == 0

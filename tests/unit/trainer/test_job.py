@@ -11,10 +11,14 @@ import torch
 import pserver
 from tests.unit.trainer.models import criteo_line, on_file, settings
 from trainer.config import RunSettings
+from trainer.data import choose_data
 from trainer.dataset import Generator
 from trainer.errors import TrainerError
 from trainer.evaluate import auc
-from trainer.job import TABLE, Summary, choose_data, make_ctr_model, run
+from trainer.job import TABLE, make_ctr_model, run
+from trainer.modes import make_mode
+from trainer.strategy import Strategy
+from trainer.summary import Summary
 
 # --- the summary --------------------------------------------------------------------------------
 
@@ -137,15 +141,15 @@ def test_every_setting_of_the_training_changes_it(change: dict[str, object]) -> 
 def test_model_is_made_as_the_settings_say() -> None:
     """Rules, dim and seed reach the table and the dense part; a seed is the same weights anew."""
     given = settings(seed=7, optimizer="sgd:lr=0.5", initializer="zeros", dense_optimizer="sgd")
-    data, _ = choose_data(given)
+    data = choose_data(given, batch_size=64, seed=7)
 
     def weights(of: RunSettings) -> torch.Tensor:
         with pserver.embedded(1) as client:
-            model, _ = make_ctr_model(client, of, data)
+            model, _ = make_ctr_model(make_mode(client, Strategy()), of, data)
             return torch.cat([p.flatten() for p in model.dense.parameters()])
 
     with pserver.embedded(1) as client:
-        model, optimizer = make_ctr_model(client, given, data)
+        model, optimizer = make_ctr_model(make_mode(client, Strategy()), given, data)
         spec = client.spec(TABLE)
 
     assert (spec.seed, spec.dim, spec.optimizer, spec.initializer) == (7, 4, "sgd:lr=0.5", "zeros")

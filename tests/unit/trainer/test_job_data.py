@@ -7,17 +7,24 @@ from pathlib import Path
 import pytest
 
 from tests.unit.trainer.models import criteo_line, on_file, settings
+from trainer.config import RunSettings
+from trainer.data import GENERATED_HELD_OUT_ROWS, Data
+from trainer.data import choose_data as choose
 from trainer.errors import DataError
-from trainer.job import GENERATED_HELD_OUT_ROWS, choose_data, run
+from trainer.job import run
 from trainer.loop import StepReport
+
+
+def choose_data(settings: RunSettings) -> Data:
+    """Return the rows of a run."""
+    return choose(settings, batch_size=settings.batch_size, seed=settings.seed)
 
 
 def test_generated_rows_have_held_out_rows_of_their_own() -> None:
     """Without a word 200,000 rows are held out, which follow the training rows."""
-    data, readers = choose_data(settings(eval_last=None))
+    data = choose_data(settings(eval_last=None))
 
-    assert readers == []
-    assert data.held_out is not None
+    assert data.has_held_out
     positions = [batch.position for batch in data.held_out()]
     assert positions[0] == 500 + 64
     assert positions[-1] == 500 + GENERATED_HELD_OUT_ROWS == 200_500
@@ -25,9 +32,9 @@ def test_generated_rows_have_held_out_rows_of_their_own() -> None:
 
 def test_last_rows_of_a_file_are_held_out(hundred: Path) -> None:
     """``eval_last`` keeps the last rows from training and scores on exactly those."""
-    data, _ = choose_data(on_file(hundred, eval_last=30))
-    assert data.held_out is not None
-    assert [b.position for b in data.train()] == [64, 70]
+    data = choose_data(on_file(hundred, eval_last=30))
+    assert data.has_held_out
+    assert [b.position for b in data.train(0, data.rows)] == [64, 70]
     assert [b.position for b in data.held_out()] == [100]
 
     summary = run(on_file(hundred, eval_last=30))

@@ -212,3 +212,27 @@ def test_gpu_gives_what_the_cpu_gives(bags: list[list[int]], pooling: Pooling) -
     (expected,) = torch.autograd.grad(out.sum(), rows)
     (grad,) = torch.autograd.grad(other.sum(), there)
     torch.testing.assert_close(grad.cpu(), expected)
+
+
+@given(bags=BAGS, dim=st.integers(1, 9), seed=st.integers(0, 99))
+def test_weighted_bags_equal_torchs_forward_and_backward(
+    bags: list[list[int]], dim: int, seed: int
+) -> None:
+    """Occurrences that count more or less pool to what ``embedding_bag`` gives for such weights."""
+    rows = some_rows(seed, dim)
+    inverse, ends = laid_out(bags)
+    weights = np.random.default_rng(seed).standard_normal(inverse.size).astype(np.float32)
+
+    out = pool(rows, inverse, ends, "sum", weights)
+
+    expected = functional.embedding_bag(
+        torch.from_numpy(inverse),
+        rows,
+        torch.from_numpy(np.append(0, ends)[: len(bags)]),
+        mode="sum",
+        per_sample_weights=torch.from_numpy(weights),
+    )
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        backward(out, rows, seed), backward(expected, rows, seed), rtol=1e-5, atol=1e-6
+    )

@@ -1,4 +1,4 @@
-"""What ``trainer.dataset.criteo`` promises: every row once, in order, with its true number."""
+"""What ``trainer.dataset.reader`` promises, on Criteo files: every row once, in order, with its true number."""
 
 import gzip
 from collections.abc import Iterable
@@ -10,12 +10,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.trainer.dataset.shared import SHARED
 from trainer.dataset import lines
 from trainer.dataset.batch import Batch
-from trainer.dataset.criteo import CriteoReader, count_rows
+from trainer.dataset.criteo import CriteoFormat
+from trainer.dataset.files import FileSet, count_files
+from trainer.dataset.reader import BAD_LINES_MAX, FileReader
 from trainer.errors import DataError
 
-SHARED = Path(__file__).resolve().parents[4].parent / "shared" / "data"
+
+def reader_of(*paths: Path, **options: Any) -> FileReader:
+    """Return a reader of Criteo files."""
+    form = CriteoFormat()
+    return FileReader(count_files(paths, form, name=str(paths[0])), form, **options)
+
+
+def count_rows(path: Path) -> int:
+    """Return how many rows a file has."""
+    return count_files([path], CriteoFormat(), name="x").rows
 
 
 def row(number: int) -> str:
@@ -60,7 +72,7 @@ def criteo_10k() -> Path:
 
 def test_batches_hold_all_rows_in_order(hundred: Path) -> None:
     """Batches are full but for the last, and their positions count the rows."""
-    batches = list(CriteoReader(hundred, batch_size=32))
+    batches = list(reader_of(hundred, batch_size=32))
 
     assert [b.num_samples for b in batches] == [32, 32, 32, 4]
     assert [b.position for b in batches] == [32, 64, 96, 100]
@@ -83,7 +95,7 @@ def test_bad_lines_block_and_batch_sizes_change_no_good_row(
     path = tmp_path / "mixed.txt"
     path.write_text("".join(("oops" if i in bad else row(i + 1)) + "\n" for i in range(100)))
     monkeypatch.setattr(lines, "BLOCK_BYTES", block_bytes)
-    reader = CriteoReader(path, batch_size=batch_size, bad_lines="skip")
+    reader = reader_of(path, batch_size=batch_size, bad_lines_max=BAD_LINES_MAX)
     good = [i + 1 for i in range(100) if i not in bad]
 
     batches = list(reader)
@@ -106,23 +118,25 @@ def test_reading_goes_on_after_any_position(hundred: Path) -> None:
     text = hundred.read_text().splitlines(keepends=True)
     text[40] = text[41] = "bad\n"
     hundred.write_text("".join(text))
-    every = list(CriteoReader(hundred, batch_size=7, bad_lines="skip"))
+    every = list(reader_of(hundred, batch_size=7, bad_lines_max=BAD_LINES_MAX))
 
     for done, batch in enumerate(every, 1):
-        rest = CriteoReader(hundred, batch_size=7, skip_rows=batch.position, bad_lines="skip")
+        rest = reader_of(
+            hundred, batch_size=7, skip_rows=batch.position, bad_lines_max=BAD_LINES_MAX
+        )
         assert same(list(rest), every[done:])
 
 
 def test_ranges_of_rows_join_to_the_whole(hundred: Path) -> None:
     """Three trainers' ranges, counted in lines, neither overlap nor leave gaps."""
     parts = [
-        numbers_of(CriteoReader(hundred, batch_size=9, skip_rows=skip, rows_max=most))
+        numbers_of(reader_of(hundred, batch_size=9, skip_rows=skip, rows_max=most))
         for skip, most in [(0, 33), (33, 33), (66, 99)]
     ]
 
     assert parts[0] + parts[1] + parts[2] == list(range(1, 101))
-    assert list(CriteoReader(hundred, batch_size=9, rows_max=0)) == []
-    assert list(CriteoReader(hundred, batch_size=9, skip_rows=100)) == []
+    assert list(reader_of(hundred, batch_size=9, rows_max=0)) == []
+    assert list(reader_of(hundred, batch_size=9, skip_rows=100)) == []
 
 
 def test_a_bad_line_outside_the_range_is_not_looked_at(hundred: Path) -> None:
@@ -130,9 +144,7 @@ def test_a_bad_line_outside_the_range_is_not_looked_at(hundred: Path) -> None:
     text = hundred.read_text().splitlines(keepends=True)
     hundred.write_text("bad\n" + "".join(text[1:50]) + "bad\n")
 
-    assert numbers_of(CriteoReader(hundred, batch_size=9, skip_rows=1, rows_max=49)) == [
-        *range(2, 51)
-    ]
+    assert numbers_of(reader_of(hundred, batch_size=9, skip_rows=1, rows_max=49)) == [*range(2, 51)]
 
 
 def test_a_bad_line_stops_the_reader_by_default(hundred: Path) -> None:
@@ -140,21 +152,21 @@ def test_a_bad_line_stops_the_reader_by_default(hundred: Path) -> None:
     hundred.write_text(hundred.read_text().replace(row(77), row(77).replace("1", "one", 1)))
 
     with pytest.raises(DataError, match=r"hundred\.txt:77: label must be 0 or 1, got 'one'$"):
-        list(CriteoReader(hundred, batch_size=9))
+        list(reader_of(hundred, batch_size=9))
 
 
 def test_skipping_bad_lines_has_a_limit(hundred: Path) -> None:
     """One bad line more than allowed raises, and the error shows the first."""
     hundred.write_text("\n\n\n" + hundred.read_text())
 
-    list(CriteoReader(hundred, batch_size=9, bad_lines="skip", bad_lines_max=3))
+    list(reader_of(hundred, batch_size=9, bad_lines_max=3))
     with pytest.raises(DataError, match=r"at most 2 bad lines may be skipped.*\.txt:1: must have"):
-        list(CriteoReader(hundred, batch_size=9, bad_lines="skip", bad_lines_max=2))
+        list(reader_of(hundred, batch_size=9, bad_lines_max=2))
 
 
 def test_counts_begin_anew_with_each_pass(hundred: Path) -> None:
     """Two passes over one reader give the same batches and the same counts."""
-    reader = CriteoReader(hundred, batch_size=9)
+    reader = reader_of(hundred, batch_size=9)
     first, counts = list(reader), reader.counts
 
     assert same(list(reader), first)
@@ -168,7 +180,7 @@ def test_counts_begin_anew_with_each_pass(hundred: Path) -> None:
 @pytest.mark.parametrize("form", ["gzip", "crlf", "mark", "no last newline", "all"])
 def test_the_form_of_the_file_changes_nothing(hundred: Path, form: str) -> None:
     """Gzip, CRLF, a byte-order mark or a missing last newline give identical batches."""
-    expected = list(CriteoReader(hundred, batch_size=9))
+    expected = list(reader_of(hundred, batch_size=9))
     data = hundred.read_bytes()
     if form in ("no last newline", "all"):
         data = data.removesuffix(b"\n")
@@ -182,7 +194,7 @@ def test_the_form_of_the_file_changes_nothing(hundred: Path, form: str) -> None:
         path = path.with_name("other.txt.gz")
     path.write_bytes(data)
 
-    assert same(list(CriteoReader(path, batch_size=9)), expected)
+    assert same(list(reader_of(path, batch_size=9)), expected)
     assert count_rows(path) == 100
 
 
@@ -192,14 +204,14 @@ def test_an_empty_file_has_no_batches(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "empty.txt"
     path.write_bytes(data)
 
-    assert list(CriteoReader(path, batch_size=9)) == []
+    assert list(reader_of(path, batch_size=9)) == []
     assert count_rows(path) == 0
 
 
 def test_a_line_of_ten_megabytes_is_one_bad_line(hundred: Path) -> None:
     """A monstrous line is refused by its number, and the rows around it are read."""
     hundred.write_text(row(1) + "\n" + "0" * 10_000_000 + "\n" + row(3))
-    reader = CriteoReader(hundred, batch_size=9, bad_lines="skip")
+    reader = reader_of(hundred, batch_size=9, bad_lines_max=BAD_LINES_MAX)
 
     assert numbers_of(reader) == [1, 3]
     assert reader.counts.first_bad_lines == [
@@ -208,9 +220,18 @@ def test_a_line_of_ten_megabytes_is_one_bad_line(hundred: Path) -> None:
 
 
 def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
-    """Iterating raises DataError when there is no file."""
+    """Counting raises DataError when there is no file."""
     with pytest.raises(DataError, match=r"gone\.txt: cannot be read"):
-        list(CriteoReader(tmp_path / "gone.txt", batch_size=9))
+        count_rows(tmp_path / "gone.txt")
+
+
+def test_a_file_that_became_shorter_is_an_error(hundred: Path) -> None:
+    """A file that changes after its rows were counted is told, and no row is missed in silence."""
+    reader = reader_of(hundred, batch_size=30)
+    hundred.write_text("".join(row(i) + "\n" for i in range(1, 41)))
+
+    with pytest.raises(DataError, match=r"hundred\.txt: has 40 rows now and had 100 when"):
+        list(reader)
 
 
 @pytest.mark.parametrize(
@@ -220,18 +241,17 @@ def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
         ({"skip_rows": -1}, "got skip_rows -1"),
         ({"rows_max": -1}, "rows_max -1"),
         ({"bad_lines_max": -1}, "bad_lines_max -1"),
-        ({"bad_lines": "ignore"}, r"bad_lines must be one of \('fail', 'skip'\), got 'ignore'"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
     """A bad option is refused at once, not when the file is read."""
     with pytest.raises(ValueError, match=message):
-        CriteoReader("x", **{"batch_size": 1} | options)
+        FileReader(FileSet((), "x"), CriteoFormat(), **{"batch_size": 1} | options)
 
 
 def test_the_real_data_is_what_its_readme_says(criteo_10k: Path) -> None:
     """Rows, clicks, empty cells and distinct keys of the real file are the known ones."""
-    reader = CriteoReader(criteo_10k, batch_size=4096)
+    reader = reader_of(criteo_10k, batch_size=4096)
 
     batches = list(reader)
 

@@ -1,4 +1,4 @@
-"""What ``trainer.dataset.criteo_block`` promises: exact values, or a fault that is named."""
+"""What ``trainer.dataset.criteo`` promises: exact values, or a fault that is named."""
 
 import math
 
@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.dataset.criteo_block import EMPTY_ID, find_fault, parse_block
+from trainer.dataset.criteo import EMPTY_ID, LINE_BYTES_MAX, CriteoFormat
 from trainer.dataset.keys import slot_keys
-from trainer.dataset.lines import LINE_BYTES_MAX
+
+parse_block = CriteoFormat().parse_block
+find_fault = CriteoFormat().find_fault
 
 INTS = st.one_of(
     st.just(""),
@@ -78,7 +80,7 @@ def test_every_value_is_what_the_text_says(rows: list[tuple[str, list[str], list
     dense = np.array([[slow_dense(text) for text in ints] for _, ints, _ in rows], np.float32)
     np.testing.assert_allclose(parsed.dense, dense, rtol=1e-6)
     ids = np.array([[int(h, 16) if h else EMPTY_ID for h in hexes] for _, _, hexes in rows])
-    assert np.array_equal(parsed.keys, slot_keys(ids, np.arange(26)))
+    assert np.array_equal(parsed.keys.reshape(-1, 26), slot_keys(ids, np.arange(26)))
     assert parsed.num_empty_ints == sum(ints.count("") for _, ints, _ in rows)
     assert parsed.num_empty_ids == sum(hexes.count("") for _, _, hexes in rows)
 

@@ -8,14 +8,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainer.dataset import lines
-from trainer.dataset.lines import LINE_BYTES_MAX, count_lines, read_blocks
+from trainer.dataset.lines import START, Mark, first_line, read_blocks, survey
 from trainer.errors import DataError
 
+LINE_BYTES_MAX = 1024
 
-def numbered_lines(path: Path, **ranges: int) -> list[tuple[int, bytes]]:
+
+def numbered_lines(path: Path, mark: Mark = START, **ranges: int) -> list[tuple[int, bytes]]:
     """Return what ``read_blocks`` delivers as (number, line)."""
     found = []
-    for block in read_blocks(path, **ranges):
+    for block in read_blocks(path, line_bytes_max=LINE_BYTES_MAX, mark=mark, **ranges):
         parts = block.data.split(b"\n")
         assert parts[-1] == b""
         assert len(parts) - 1 == block.num_lines
@@ -59,7 +61,8 @@ def test_any_range_of_lines_is_what_a_list_would_give(
 
     assert found == list(enumerate(texts, 1))[skip : skip + most]
     assert numbered_lines(path) == list(enumerate(texts, 1))
-    assert count_lines(path) == len(texts)
+    assert first_line(path, line_bytes_max=LINE_BYTES_MAX) == (texts[0] if texts else b"")
+    assert survey(path).num_lines == len(texts)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_marks_and_returns_are_taken_off_where_they_belong(
     path = write(tmp_path, data)
 
     assert [line for _, line in numbered_lines(path)] == expected
-    assert count_lines(path) == len(expected)
+    assert survey(path).num_lines == len(expected)
 
 
 def test_a_line_longer_than_many_blocks_is_cut_but_still_too_long(
@@ -119,12 +122,62 @@ def test_damaged_gzip_is_an_error_that_names_the_file(tmp_path: Path, damage: st
     path.write_bytes(packed)
 
     with pytest.raises(DataError, match=r"data\.gz: must be whole gzip data, got"):
-        list(read_blocks(path))
+        list(read_blocks(path, line_bytes_max=9))
 
 
 def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) -> None:
     """A missing file and a folder raise DataError with the system's reason."""
     with pytest.raises(DataError, match=r"gone\.txt: cannot be read: No such file"):
-        count_lines(tmp_path / "gone.txt")
+        survey(tmp_path / "gone.txt")
     with pytest.raises(DataError, match=r"cannot be read: Is a directory"):
-        list(read_blocks(tmp_path))
+        list(read_blocks(tmp_path, line_bytes_max=9))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.sampled_from([b"", b"a", b"bc", b"d" * 9]), min_size=1, max_size=30),
+    st.integers(3, 30),
+    st.integers(1, 20),
+    st.booleans(),
+)
+def test_reading_from_any_mark_is_reading_from_the_start(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    texts: list[bytes],
+    block_bytes: int,
+    every: int,
+    has_mark: bool,
+) -> None:
+    """From each place that a survey marked, the lines after it come with their true numbers."""
+    monkeypatch.setattr(lines, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(lines, "MARK_EVERY_BYTES", every)
+    start = b"\xef\xbb\xbf" if has_mark else b""
+    path = write(tmp_path, start + b"".join(text + b"\n" for text in texts))
+    seen: list[bytes] = []
+
+    found = survey(path, look=seen.append)
+
+    assert b"".join(seen) == path.read_bytes().removeprefix(start)
+    assert found.num_lines == len(texts)
+    assert found.marks[0] == START
+    expected = list(enumerate(texts, 1))
+    for mark in found.marks:
+        skip = mark.line - 1
+        assert numbered_lines(path, mark, skip_lines=skip) == expected[skip:]
+        assert (
+            numbered_lines(path, mark, skip_lines=skip + 1, lines_max=2)
+            == (expected[skip + 1 : skip + 3])
+        )
+
+
+def test_packed_file_has_no_marks_but_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no way into the middle of gzip data."""
+    monkeypatch.setattr(lines, "MARK_EVERY_BYTES", 1)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 4)
+    path = tmp_path / "data.gz"
+    path.write_bytes(gzip.compress(b"a\nb\nc\nd\n"))
+
+    assert survey(path).marks == (START,)
+    assert survey(path).num_lines == 4
