@@ -43,7 +43,7 @@ from pserver.options import (
 from pserver.paddle import ServeAliases
 from pserver.plan import BATCH_KEYS, make_plan
 from pserver.server.app import serve
-from pserver.spec import TableSpec
+from pserver.spec import ROW_DTYPES, STORAGES, TableSpec
 from pserver.table.optimizer import COMMON, RULES, make_optimizer
 from pserver.table.optimizer_file import load_rules
 from pserver.table.schedule import SHAPES
@@ -130,6 +130,13 @@ def _add_plan(planning: argparse.ArgumentParser) -> None:
         default=spec.optimizer,
         help=f"see `pserver optimizers` (default: {spec.optimizer})",
     )
+    for flag, word, words, text in (
+        ("--row-dtype", spec.row_dtype, ROW_DTYPES, "what weights are kept in"),
+        ("--storage", spec.storage, STORAGES, "where rows are kept"),
+    ):
+        planning.add_argument(
+            flag, default=word, metavar="|".join(words), help=f"{text} (default: {word})"
+        )
     planning.add_argument("--json", action="store_true", help="print one JSON object")
     planning.set_defaults(run=_plan)
 
@@ -250,6 +257,8 @@ def _plan(given: argparse.Namespace) -> None:
         num_shards=given.shards,
         capacity_max=given.capacity_max,
         batch_keys=given.batch_keys,
+        row_dtype=given.row_dtype,
+        storage=given.storage,
     )
     if given.json:
         print(json.dumps(dataclasses.asdict(plan)))

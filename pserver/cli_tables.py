@@ -121,6 +121,8 @@ def tables_table(facts: list[dict[str, Any]]) -> Table:
     table.add_column("kind", no_wrap=True)
     for column in ("dim", "rows", "B/row", "version", "capacity", "seed"):
         table.add_column(column, justify="right", no_wrap=True)
+    for column in ("dtype", "storage"):
+        table.add_column(column, no_wrap=True)
     for column in ("optimizer", "initializer"):
         table.add_column(column, no_wrap=True)
     for fact in facts:
@@ -128,7 +130,8 @@ def tables_table(facts: list[dict[str, Any]]) -> Table:
         versions = f"{low}" if low == high else f"{low}..{high}"
         if fact["kind"] == "dense":
             length, rule = f"{fact['length']:,}", fact["optimizer"]
-            table.add_row(fact["name"], "dense", "-", length, "-", versions, "-", "-", rule, "-")
+            blanks = ("-",) * 4
+            table.add_row(fact["name"], "dense", "-", length, "-", versions, *blanks, rule, "-")
             continue
         per_row = fact["bytes_per_row"]
         table.add_row(
@@ -140,6 +143,8 @@ def tables_table(facts: list[dict[str, Any]]) -> Table:
             versions,
             f"{fact['capacity_max']:,}",
             str(fact["seed"]),
+            fact["row_dtype"],
+            fact["storage"],
             fact["optimizer"],
             fact["initializer"],
         )
@@ -227,7 +232,7 @@ def plan_lines(plan: Plan) -> list[str]:
             ("table", f"{plan.rows:,} rows of dim {plan.dim} on {shards}"),
             ("optimizer", plan.optimizer),
             ("bytes a row", f"{plan.row_bytes:.1f}"),
-            ("  weights", f"{plan.weights_bytes}"),
+            ("  weights", f"{plan.weights_bytes}: {plan.row_dtype}"),
             ("  state", f"{plan.state_bytes}: {', '.join(plan.state_parts) or 'none'}"),
             ("  epoch", f"{plan.epoch_bytes}"),
             (
@@ -240,6 +245,7 @@ def plan_lines(plan: Plan) -> list[str]:
                 "a partition (1024 in all) doubles its buckets when they are 1/2 to 3/4 full",
             ),
             ("largest shard", f"{_size(plan.shard_bytes)}, {plan.shard_rows:,} rows"),
+            *_places(plan),
             ("all shards", _size(plan.total_bytes)),
             ("capacity_max", _capacity(plan)),
             ("one batch", f"{plan.batch_keys:,} distinct keys over all shards"),
@@ -250,6 +256,17 @@ def plan_lines(plan: Plan) -> list[str]:
             ("  push", f"{_size(plan.push_request_bytes)} there"),
         ]
     )
+
+
+def _places(plan: Plan) -> list[tuple[str, str]]:
+    """Return what of the largest shard lies where, if not all is in memory."""
+    if plan.storage == "memory":
+        return []
+    memory = plan.shard_bytes - plan.shard_file_bytes
+    return [
+        ("  memory", f"{_size(memory)} for keys and epochs, and what you give to hot rows"),
+        ("  file", f"{_size(plan.shard_file_bytes)} for weights and state"),
+    ]
 
 
 def _capacity(plan: Plan) -> str:

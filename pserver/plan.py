@@ -8,17 +8,17 @@ keys come: within a few percent, since a partition's index is a power of two of 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pserver.arrays import Doubles
-from pserver.errors import ConfigError
+from pserver.errors import ConfigError, nearest
 from pserver.kernel.hashmap import BUCKETS_MIN, limit_of
 from pserver.placement import NUM_PARTITIONS, SHARDS_MAX, partitions_of_shard, shard_of_partition
-from pserver.spec import DIM_MAX, ROWS_MAX
+from pserver.spec import DIM_MAX, ROW_DTYPES, ROWS_MAX, STORAGES
 from pserver.table.optimizer import make_optimizer
 
 BATCH_KEYS = 27_600
@@ -29,6 +29,7 @@ EPOCH_BYTES = 4
 KEY_BYTES = 8
 COUNT_BYTES = 4
 FLOAT_BYTES = 4
+HALF_BYTES = 2
 
 _SPREAD = 6.0
 """Standard deviations that a shard may have over its share of the rows: one in 10^9 has more."""
@@ -42,6 +43,8 @@ class Plan:
         rows: over all shards.
         dim: weights a row.
         optimizer: the rule, spelled out.
+        row_dtype: what weights are kept in.
+        storage: where rows are kept.
         num_shards: of the cluster.
         capacity_max: rows that a shard may hold.
         weights_bytes: of a row.
@@ -53,8 +56,9 @@ class Plan:
         index_buckets: over all shards.
         index_load: rows a bucket.
         shard_rows: the share of the shard with the most partitions.
-        shard_bytes: of the largest shard.
-        total_bytes: of all shards.
+        shard_bytes: of the largest shard, memory and file.
+        shard_file_bytes: of these, what lies on a file.
+        total_bytes: of all shards, memory and files.
         capacity_needed: rows for which a shard must have room: its share, and a margin for chance.
         is_capacity_enough: whether ``capacity_max`` is that much.
         shards_needed: the fewest shards for which ``capacity_max`` is enough; None where none are.
@@ -67,6 +71,8 @@ class Plan:
     rows: int
     dim: int
     optimizer: str
+    row_dtype: str
+    storage: str
     num_shards: int
     capacity_max: int
     weights_bytes: int
@@ -79,6 +85,7 @@ class Plan:
     index_load: float
     shard_rows: int
     shard_bytes: int
+    shard_file_bytes: int
     total_bytes: int
     capacity_needed: int
     is_capacity_enough: bool
@@ -89,7 +96,7 @@ class Plan:
     push_request_bytes: int
 
 
-def make_plan(
+def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
     *,
     rows: int,
     dim: int,
@@ -97,6 +104,8 @@ def make_plan(
     num_shards: int,
     capacity_max: int,
     batch_keys: int = BATCH_KEYS,
+    row_dtype: str = "float32",
+    storage: str = "memory",
 ) -> Plan:
     """Return what a table will cost.
 
@@ -107,54 +116,94 @@ def make_plan(
         num_shards: of the cluster.
         capacity_max: rows that a shard may hold, as a spec has it.
         batch_keys: distinct keys of a batch.
+        row_dtype: what weights are kept in, as a spec has it.
+        storage: where rows are kept, as a spec has it.
 
     Raises:
-        ConfigError: a number is out of range, or the rule is unknown.
+        ConfigError: a number is out of range, or a rule or word is unknown.
     """
     _check_range("--rows", rows, ROWS_MAX * SHARDS_MAX)
     _check_range("--dim", dim, DIM_MAX)
     _check_range("--shards", num_shards, SHARDS_MAX)
     _check_range("--capacity-max", capacity_max, ROWS_MAX)
     _check_range("--batch-keys", batch_keys, ROWS_MAX)
+    _check_word("--storage", storage, STORAGES)
     rule = make_optimizer(optimizer, dim=dim, where="--optimizer")
-    weights, state = FLOAT_BYTES * dim, FLOAT_BYTES * rule.state_dim
+    weights, state = _weight_bytes(row_dtype) * dim, FLOAT_BYTES * rule.state_dim
     slab_bytes = weights + state + EPOCH_BYTES
     buckets = _shard_buckets(rows, num_shards)
-    partitions = np.bincount(shard_of_partition(num_shards), minlength=num_shards)
-    shard_bytes = rows / NUM_PARTITIONS * partitions * slab_bytes + BUCKET_BYTES * buckets
-    index_bytes = BUCKET_BYTES * buckets.sum() / rows
+    index_bytes = float(BUCKET_BYTES * buckets.sum() / rows)
     needed = _rows_needed(rows, num_shards)
     return Plan(
         rows=rows,
         dim=dim,
         optimizer=rule.text,
+        row_dtype=row_dtype,
+        storage=storage,
         num_shards=num_shards,
         capacity_max=capacity_max,
         weights_bytes=weights,
         state_bytes=state,
         state_parts=rule.parts,
         epoch_bytes=EPOCH_BYTES,
-        index_bytes=float(index_bytes),
-        row_bytes=float(slab_bytes + index_bytes),
+        index_bytes=index_bytes,
+        row_bytes=slab_bytes + index_bytes,
         index_buckets=round(buckets.sum()),
         index_load=float(rows / buckets.sum()),
-        shard_rows=math.ceil(rows * int(partitions.max()) / NUM_PARTITIONS),
-        shard_bytes=round(shard_bytes.max()),
-        total_bytes=round(shard_bytes.sum()),
+        **_shares(rows, buckets, slab_bytes, weights + state if storage == "file" else 0),
         capacity_needed=needed,
         is_capacity_enough=needed <= capacity_max,
         shards_needed=_shards_needed(rows, capacity_max),
-        batch_keys=batch_keys,
-        pull_request_bytes=batch_keys * KEY_BYTES,
-        pull_reply_bytes=batch_keys * weights,
-        push_request_bytes=batch_keys * (KEY_BYTES + weights + COUNT_BYTES),
+        **_batch(batch_keys, dim),
     )
+
+
+def _shares(rows: int, buckets: Doubles, slab_bytes: int, file_bytes: int) -> dict[str, int]:
+    """Return what the largest shard and all of them have.
+
+    Args:
+        rows: over all shards.
+        buckets: (S,) of each shard.
+        slab_bytes: of a row beside the index.
+        file_bytes: of these, what lies on a file.
+    """
+    num_shards = buckets.size
+    partitions = np.bincount(shard_of_partition(num_shards), minlength=num_shards)
+    shares = rows / NUM_PARTITIONS * partitions
+    shard_bytes = shares * slab_bytes + BUCKET_BYTES * buckets
+    return {
+        "shard_rows": math.ceil(shares.max()),
+        "shard_bytes": round(shard_bytes.max()),
+        "shard_file_bytes": round(shares.max() * file_bytes),
+        "total_bytes": round(shard_bytes.sum()),
+    }
+
+
+def _batch(keys: int, dim: int) -> dict[str, int]:
+    """Return what a batch of so many distinct keys takes on the network."""
+    return {
+        "batch_keys": keys,
+        "pull_request_bytes": keys * KEY_BYTES,
+        "pull_reply_bytes": keys * FLOAT_BYTES * dim,
+        "push_request_bytes": keys * (KEY_BYTES + FLOAT_BYTES * dim + COUNT_BYTES),
+    }
 
 
 def _check_range(flag: str, value: int, high: int) -> None:
     """Refuse a number that is not in [1, high]."""
     if not 1 <= value <= high:
         raise ConfigError(f"{flag} must be in [1, {high}], got {value}")
+
+
+def _check_word(flag: str, word: str, valid: Sequence[str]) -> None:
+    if word not in valid:
+        raise ConfigError(f"{flag}: unknown value {word!r}; {nearest(word, valid)}")
+
+
+def _weight_bytes(row_dtype: str) -> int:
+    """Return the bytes of a weight, or refuse a dtype that there is not."""
+    _check_word("--row-dtype", row_dtype, ROW_DTYPES)
+    return FLOAT_BYTES if row_dtype == "float32" else HALF_BYTES
 
 
 def expected_buckets(rows: float) -> Doubles:

@@ -15,7 +15,7 @@ from trainer.strategy import Strategy
 TRAINERS_MAX = 1024
 """Trainers of one job at most."""
 
-_IDLE_WITH = {"shards": "ps", "rows": "data", "scale": "data", "alpha": "data"}
+_IDLE_WITH = {"shards": "ps", "storage_dir": "ps", "rows": "data", "scale": "data", "alpha": "data"}
 """Settings that nothing reads when the other one is given."""
 
 _IDLE_WITHOUT_DATA = ("format", "slots", "bad_lines")
@@ -117,6 +117,16 @@ class RunSettings(Strategy, DataSettings):
     initializer: Annotated[str, Field(description="first weights of a row")] = (
         "uniform:low=-0.01,high=0.01"
     )
+    row_dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"], Field(description="what weights are kept in")
+    ] = "float32"
+    storage: Annotated[
+        Literal["memory", "file"],
+        Field(description="where shards keep rows; file needs their --storage-dir"),
+    ] = "memory"
+    storage_dir: Annotated[
+        str | None, Field(description="folder of embedded shards for storage file")
+    ] = None
     dense_optimizer: Annotated[
         str, Field(description="rule of the dense part: sgd, adagrad or adam")
     ] = "adam:lr=0.001"
@@ -149,6 +159,8 @@ class RunSettings(Strategy, DataSettings):
         for name, other in _IDLE_WITH.items():
             if name in self.model_fields_set and getattr(self, other) is not None:
                 raise ValueError(f"{name} has no effect when {other} is given; leave one out")
+        if self.storage_dir is not None and self.storage == "memory":
+            raise ValueError("storage_dir has no effect unless storage is file")
         if self.trainer_id is not None and self.trainer_id >= self.trainers:
             raise ValueError(
                 f"trainer_id must be below trainers, which is {self.trainers}, got "

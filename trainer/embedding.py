@@ -78,6 +78,8 @@ class EmbeddingBag(nn.Module):
         optimizer: str = "adagrad:lr=0.05",
         initializer: str = "uniform:low=-0.01,high=0.01",
         seed: int = 0,
+        row_dtype: str = "float32",
+        storage: str = "memory",
         device: str | torch.device = "cpu",
     ) -> None:
         """Make the table on the servers; fine if it is there with this very spec.
@@ -90,6 +92,8 @@ class EmbeddingBag(nn.Module):
             optimizer: see ``pserver optimizers``.
             initializer: rule of first weights.
             seed: of first weights.
+            row_dtype: what weights are kept in: float32, bfloat16 or float16.
+            storage: where shards keep rows: memory or file.
             device: where the output lives.
 
         Raises:
@@ -100,7 +104,13 @@ class EmbeddingBag(nn.Module):
         if pooling not in ("sum", "mean", "none"):
             raise pserver.ConfigError(f"pooling must be sum, mean or none, got {pooling!r}")
         spec = pserver.TableSpec(
-            name=table, dim=dim, optimizer=optimizer, initializer=initializer, seed=seed
+            name=table,
+            dim=dim,
+            optimizer=optimizer,
+            initializer=initializer,
+            seed=seed,
+            row_dtype=row_dtype,
+            storage=storage,
         )
         self.spec = client.create_table(spec)
         self.pooling: Pooling = pooling

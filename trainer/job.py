@@ -41,7 +41,11 @@ DENSE_TABLE = "dense"
 def _connect(settings: RunSettings) -> pserver.Client:
     """Return a client of the servers, or of embedded shards."""
     if settings.ps is None:
-        return pserver.embedded(settings.shards, settings=settings.client_settings())
+        return pserver.embedded(
+            settings.shards,
+            settings=settings.client_settings(),
+            storage_dir=settings.storage_dir,
+        )
     return pserver.connect(settings.ps, settings=settings.client_settings())
 
 
@@ -72,6 +76,8 @@ def make_ctr_model(mode: Mode, settings: RunSettings, data: Data) -> tuple[CtrMo
         optimizer=settings.optimizer,
         initializer=settings.initializer,
         seed=settings.seed,
+        row_dtype=settings.row_dtype,
+        storage=settings.storage,
         device=device,
     )
     parameters = dense.to(device).parameters()

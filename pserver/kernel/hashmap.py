@@ -43,8 +43,9 @@ caller last looked, and from LEFT on two words for each of those: first bucket a
 LEFT_MAX = 4096
 """Regions written down at most: a request of 2^20 new keys leaves 2^20 / 2048 + 1024 of them."""
 
-LEFT_BUCKETS_MIN = 4096
-"""Smaller regions (64 KiB) are not written down: a call to give them back costs more."""
+LEFT_BUCKETS_MIN = 1024
+"""Smaller regions (16 KiB, of which a page is lost at the ends) are not written down: they go when the
+last partition has left all regions of their size."""
 
 COUNTERS = LEFT + 2 * LEFT_MAX
 

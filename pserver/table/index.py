@@ -40,6 +40,7 @@ class Index:
         self._free_rows = free_rows
         self._heads: Heads = np.zeros((NUM_PARTITIONS, 4), np.int64)
         self._counters: RowIds = np.zeros(hashmap.COUNTERS, np.int64)
+        self._first_live = self._next_seen = 0  # buckets: of the first region, and handed out
         hashmap.open_partitions(self._heads, self._counters)
 
     @property
@@ -99,7 +100,17 @@ class Index:
         return keys, row_ids
 
     def _give_back(self) -> None:
-        """Return the pages of regions that partitions left to the system."""
+        """Return the pages of regions that partitions left to the system.
+
+        Regions are handed out in order, and all double sooner or later, so what lies before the first
+        live one is left too: the many small regions of a young index, half of its memory.
+        """
+        if self._counters[hashmap.NEXT_BUCKET] == self._next_seen:
+            return
+        self._next_seen = int(self._counters[hashmap.NEXT_BUCKET])
+        first_live = int(self._heads[:, hashmap.OFFSET].min())
+        self._mapping.give_back(2 * self._first_live, 2 * (first_live - self._first_live))
+        self._first_live = first_live
         num_left = int(self._counters[hashmap.NUM_LEFT])
         for i in range(num_left):
             position = hashmap.LEFT + 2 * i
@@ -112,6 +123,7 @@ class Index:
         fresh = Mapping(self._buckets.size, np.uint64, what=self._what)
         hashmap.rebuild(self._buckets, self._heads, self._counters, fresh.array)
         self._mapping, self._buckets = fresh, fresh.array
+        self._first_live = self._next_seen = 0
 
     def check(self) -> None:
         """Assert every invariant; a programmer's tool, linear in the size of the index."""

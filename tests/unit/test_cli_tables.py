@@ -126,7 +126,15 @@ def test_each_table_is_one_line(client: pserver.Client, capsys: pytest.CaptureFi
     assert (status, err) == (0, "")
     (line,) = [line for line in out.splitlines() if line.lstrip().startswith("ads")]
     assert line.split()[:3] == ["ads", "sparse", "2"]
-    assert line.split()[5:] == ["0..1", "999", "3", spec.optimizer, spec.initializer]
+    assert line.split()[5:] == [
+        "0..1",
+        "999",
+        "3",
+        "float32",
+        "memory",
+        spec.optimizer,
+        spec.initializer,
+    ]
     (line,) = [line for line in out.splitlines() if line.lstrip().startswith("empty")]
     assert line.split()[2:7] == ["1", "0", "-", "0", f"{2**28:,}"]
 
@@ -148,7 +156,7 @@ def test_dense_tables_are_told_behind_the_sparse_ones(
     assert top["bytes"] == 4 * (3 * 1001 + 2)
     assert [shard["length"] for shard in top["shards"]] == [500, 501]
     (line,) = [line for line in out.splitlines() if line.lstrip().startswith("top")]
-    assert line.split() == ["top", "dense", "-", "1,001", "-", "1", "-", "-", spec.optimizer, "-"]
+    assert line.split() == ["top", "dense", "-", "1,001", "-", "1", *"----", spec.optimizer, "-"]
 
 
 @pytest.mark.parametrize("words", [("ls",), ("ls", "--json")])
@@ -291,6 +299,21 @@ def test_plan_is_shown_with_the_load_of_the_index(capsys: pytest.CaptureFixture[
     assert "state        0: none" in out
     assert "16 bytes a bucket, 48 % of them filled" in out
     assert "doubles its buckets when they are 1/2 to 3/4 full" in out
+
+
+def test_plan_says_what_lies_in_memory_and_what_on_a_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With ``--storage file`` the largest shard is split; weights are shown with their dtype."""
+    words = ("plan", "--rows", "1e6", "--optimizer", "sgd", "--row-dtype", "bfloat16")
+
+    status, out, _ = run(capsys, *words, "--storage", "file")
+
+    assert status == 0
+    assert "  weights      32: bfloat16" in out
+    assert "  file         30.52 MiB for weights and state" in out
+    assert "MiB for keys and epochs" in out
+    assert "keys and epochs" not in run(capsys, *words)[1]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """What ``pserver.plan`` promises: the bytes that tables and messages really have."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,8 +9,9 @@ from pserver.errors import ConfigError
 from pserver.kernel.hashmap import BUCKETS_MIN, limit_of
 from pserver.placement import NUM_PARTITIONS, shard_of
 from pserver.plan import BATCH_KEYS, Plan, expected_buckets, make_plan
-from pserver.spec import ROWS_MAX, TableSpec
+from pserver.spec import ROW_DTYPES, ROWS_MAX, STORAGES, TableSpec
 from pserver.table.sparse import SparseTable
+from pserver.table.storage import Storage
 from pserver.wire import PushId, TableSize, build_pull, build_pull_reply, build_push
 from trainer.dataset import Generator
 from trainer.dataset.generator import NUM_SLOTS
@@ -45,6 +48,34 @@ def test_bytes_are_those_of_a_table_of_that_size(rows: int) -> None:
         assert planned.index_bytes * rows == pytest.approx(table._index.num_bytes, rel=0.05)
         slab_bytes = planned.weights_bytes + planned.state_bytes + planned.epoch_bytes
         assert slab_bytes == table.row_bytes
+
+
+@pytest.mark.parametrize("row_dtype", ROW_DTYPES)
+@pytest.mark.parametrize("storage", STORAGES)
+def test_bytes_are_those_of_the_dtype_and_of_the_place(
+    row_dtype: str, storage: str, tmp_path: Path
+) -> None:
+    """Narrow weights take their bytes, and a file holds weights and state, not keys and epochs."""
+    keys = random_keys(50_000)
+    spec = TableSpec(name="t", dim=8, optimizer="adam", row_dtype=row_dtype, storage=storage)
+    table = SparseTable(spec, storage=Storage(tmp_path))
+    table.pull(keys, np.empty(keys.size * 8, np.float32))
+
+    planned = make_plan(
+        rows=keys.size,
+        dim=8,
+        optimizer="adam",
+        num_shards=1,
+        capacity_max=2**28,
+        row_dtype=row_dtype,
+        storage=storage,
+    )
+
+    assert planned.total_bytes == pytest.approx(table.num_bytes, rel=0.05)
+    slab_bytes = planned.weights_bytes + planned.state_bytes + planned.epoch_bytes
+    assert slab_bytes == table.row_bytes
+    assert planned.shard_file_bytes == table._slab.file_row_bytes * keys.size
+    assert planned.pull_reply_bytes == planned.batch_keys * 4 * 8
 
 
 def test_keys_that_follow_each_other_cost_the_same() -> None:
@@ -163,6 +194,8 @@ def test_state_is_that_of_the_rule() -> None:
         ("num_shards", 1025, "--shards must be in [1, 1024], got 1025"),
         ("capacity_max", 2**31, "--capacity-max must be in [1, 2147483647]"),
         ("batch_keys", 0, "--batch-keys must be in [1, "),
+        ("row_dtype", "bf16", "--row-dtype: unknown value 'bf16'; did you mean 'bfloat16'"),
+        ("storage", "disk", "--storage: unknown value 'disk'; valid: file, memory"),
         ("optimizer", "adm", "--optimizer: unknown rule 'adm'; did you mean 'adam'"),
     ],
 )

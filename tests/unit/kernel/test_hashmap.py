@@ -187,16 +187,16 @@ def test_a_region_never_fills_when_it_is_the_smallest() -> None:
 
 
 def test_left_regions_are_written_down_when_they_are_large() -> None:
-    """Only regions of 64 KiB and more are reported, each with its first bucket and size."""
+    """Only regions of 16 KiB and more are reported, each with its first bucket and size."""
     arrays = Arrays(rows_max=8000, buckets_max=1 << 16)
     arrays.insert([key_at(EARLIEST, i) for i in range(4097)])
 
-    left = arrays.counters[hashmap.LEFT : hashmap.LEFT + 4].reshape(2, 2)
+    left = arrays.counters[hashmap.LEFT : hashmap.LEFT + 8].reshape(4, 2)
 
-    assert arrays.counters[hashmap.NUM_LEFT] == 2
-    assert left[:, 1].tolist() == [4096, 8192]
-    assert left[0, 0] + 4096 == left[1, 0]
-    assert arrays.heads[EARLIEST, hashmap.OFFSET] == left[1].sum()
+    assert arrays.counters[hashmap.NUM_LEFT] == 4
+    assert left[:, 1].tolist() == [1024, 2048, 4096, 8192]
+    assert left[:-1].sum(1).tolist() == left[1:, 0].tolist()
+    assert arrays.heads[EARLIEST, hashmap.OFFSET] == left[-1].sum()
 
 
 def test_a_call_ends_early_when_no_region_is_left_to_grow_into() -> None:

@@ -151,6 +151,26 @@ def test_partitions_double_in_different_requests_when_keys_are_uniform() -> None
     assert max(doubled) <= 102
 
 
+def test_small_regions_are_given_back_when_all_partitions_left_them() -> None:
+    """What lies before the first live region reads as zero, and no key is lost."""
+    index = index_of(200_000)
+    keys = list(range(150_000))
+    insert(index, keys[:2_000])
+    assert np.count_nonzero(index._buckets[: 2 * 1024 * hashmap.BUCKETS_MIN]) > 3_000
+
+    for start in range(2_000, 150_000, 14_800):
+        insert(index, keys[start : start + 14_800])
+
+    first_live = int(index._heads[:, hashmap.OFFSET].min())
+    assert first_live > 1024 * hashmap.BUCKETS_MIN * 8
+    words_a_page = 512
+    zeros = index._buckets[: 2 * first_live].reshape(-1, 2)[:, 1] == 0
+    # Each time a floor moved, a page that lies on both sides of it stayed.
+    assert np.count_nonzero(~zeros) <= 11 * words_a_page
+    assert find(index, keys) == list(range(150_000))
+    index.check()
+
+
 def test_pages_are_given_back_when_a_partition_leaves_its_region() -> None:
     """A left region reads as zero, nothing is waiting to be given back, and no key is lost."""
     index = index_of(40_000)

@@ -173,6 +173,8 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
         "optimizer": "sgd",
         "rule": "own.py:Mine",
         "initializer": "zeros",
+        "row_dtype": "float16",
+        "storage": "file",
         "dense_optimizer": "sgd",
         "epochs": 2,
         "steps": 3,
@@ -193,7 +195,8 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
         "trainers": 3,
         "trainer_id": 2,
     }
-    others = {"shards": 3, "rows": 8, "scale": 0.5, "alpha": 1.5}
+    others: dict[str, object] = {"shards": 3, "rows": 8, "scale": 0.5, "alpha": 1.5}
+    others |= {"storage": "file", "storage_dir": "d"}
     held_out = {"data": "x", "eval_data": "y"}
     sync: dict[str, object] = {"mode": "sync", "sync_divisor": "samples", "on_missing": "wait"}
     half: dict[str, object] = {"mode": "half_async", "max_merge_num": 4, "merge": "mean"}

@@ -57,6 +57,8 @@ def test_client_settings_are_handed_on() -> None:
         ({"data": "a", "rows": 10}, "rows has no effect when data is given; leave one out"),
         ({"data": "a", "scale": 1.0}, "scale has no effect when data is given"),
         ({"data": "a", "alpha": 1.05}, "alpha has no effect when data is given"),
+        ({"ps": "a:1", "storage_dir": "d"}, "storage_dir has no effect when ps is given"),
+        ({"storage_dir": "d"}, "storage_dir has no effect unless storage is file"),
         ({"ps": "a:1", "shards": 2}, "shards has no effect when ps is given"),
         ({"k_steps": 3}, "k_steps has no effect in mode async, only in geo"),
         ({"trainers": 2, "trainer_id": 2}, "trainer_id must be below trainers, which is 2, got 2"),

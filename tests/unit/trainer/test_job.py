@@ -159,6 +159,20 @@ def test_model_is_made_as_the_settings_say() -> None:
     assert not torch.equal(weights(given), weights(settings(seed=8)))
 
 
+def test_rows_are_kept_as_the_settings_say(tmp_path: Path) -> None:
+    """16-bit weights take half the bytes and change the numbers a little; a file changes no bit."""
+    plain, half = run(settings(dim=8)), run(settings(dim=8, row_dtype="bfloat16"))
+    file = run(settings(dim=8, row_dtype="bfloat16", storage="file", storage_dir=str(tmp_path)))
+
+    assert plain.bytes_per_row is not None
+    assert half.bytes_per_row == pytest.approx(plain.bytes_per_row - 2 * 8)
+    assert half.log_loss != plain.log_loss
+    assert half.log_loss == pytest.approx(plain.log_loss, abs=0.01)
+    assert (file.log_loss, file.auc) == (half.log_loss, half.auc)
+    with pytest.raises(pserver.ConfigError, match=r"'embedding': storage is file.*--storage-dir"):
+        run(settings(storage="file"))
+
+
 def test_threads_are_torchs() -> None:
     """``threads`` sets how many torch uses; nothing said leaves them."""
     run(settings(steps=1))
