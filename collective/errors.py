@@ -1,0 +1,41 @@
+"""The errors that collectives raise, as one tree.
+
+::
+
+    CollectiveError
+    ├── GroupError           ranks, sizes or names that cannot form a group
+    ├── MissingRanksError    ranks that did not come in time, or that went away
+    └── TensorError          a tensor that cannot be reduced
+
+A message says which operation, what must hold, what came and what to do.
+"""
+
+from collections.abc import Sequence
+
+
+class CollectiveError(Exception):
+    """Base of all errors of this package."""
+
+
+class GroupError(CollectiveError):
+    """Ranks, sizes or names that cannot form a group; nothing was sent."""
+
+
+class TensorError(CollectiveError):
+    """A tensor that cannot be reduced: dtype, device or layout. Nothing was sent."""
+
+
+class MissingRanksError(CollectiveError):
+    """Some ranks did not take part in time, or their connection broke.
+
+    The tensors of the operation hold neither the old nor the new values: the group is of no more
+    use, and the process should end, so that a launcher can start the ranks again.
+
+    Attributes:
+        missing: the ranks that are known not to have come; empty if nobody could tell.
+    """
+
+    def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
+        """Take the message and the ranks."""
+        super().__init__(message)
+        self.missing = tuple(missing)

@@ -1,0 +1,192 @@
+"""The ranks that work together, and the messages between two of them.
+
+Rooms before and after: ``connect`` makes the group of all ranks on torch.distributed; ``ring``,
+``hierarchical`` and the others send and receive through it.
+
+What always holds:
+    * Every wait has a limit. When one passes, or a connection breaks, the error names the operation
+      and the ranks that did not come (``blame``).
+    * Messages from one rank to another arrive in the order in which they were sent.
+Owner: one thread at a time sends and receives in a group; operations of a group have one order on
+all ranks.
+"""
+
+import datetime
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from collective.errors import GroupError, MissingRanksError
+
+TIMEOUT_S = 1800.0
+"""How long an operation waits for the others when nothing is said."""
+
+_GRACE_S = 2.0
+"""How long a rank whose operation failed waits to hear which others are waiting too: longer than
+ranks that time out on the same operation lie apart."""
+
+_POLL_S = 0.05
+
+
+class Work(Protocol):
+    """A message on its way."""
+
+    def wait(self, timeout: datetime.timedelta = ...) -> bool:
+        """Wait until it went, or came."""
+        ...
+
+
+class Group:
+    """Some ranks of a run, numbered from 0 in this group.
+
+    Attributes:
+        rank: of this process in the group.
+        world_size: ranks in the group.
+        ranks: of the whole run, by rank in this group.
+        timeout_s: limit of one operation.
+        name: in messages.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        *,
+        rank: int,
+        ranks: Sequence[int],
+        address: str = "",
+        timeout_s: float = TIMEOUT_S,
+        name: str = "world",
+    ) -> None:
+        """Connect to the other ranks of the group, which do the same.
+
+        Args:
+            store: where the ranks meet and tell each other who waits for what; None for one rank.
+            rank: of this process in the group.
+            ranks: of the whole run, by rank in this group.
+            address: IP address of this host by which the others reach it; empty for one rank.
+            timeout_s: limit of one operation.
+            name: the same on all ranks, another for each group of a store.
+
+        Raises:
+            MissingRanksError: some ranks did not come.
+        """
+        self.rank = rank
+        self.world_size = len(ranks)
+        self.ranks = tuple(ranks)
+        self.timeout_s = timeout_s
+        self.name = name
+        self._store = store
+        self._address = address
+        self._limit = datetime.timedelta(seconds=timeout_s)
+        self._operations = 0
+        self._gloo: Any = None  # torch's stubs do not know that it sends and receives
+        if store is not None and self.world_size > 1:
+            self.run("connecting", lambda: self._connect(store))
+
+    def _connect(self, store: Store) -> None:
+        # Underscored, but the one way to choose an address; torch's own tests make groups so.
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001
+        options._timeout = self._limit  # noqa: SLF001
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._address)]  # noqa: SLF001
+        mine = PrefixStore(f"gloo/{self.name}", store)
+        self._gloo = dist.ProcessGroupGloo(mine, self.rank, self.world_size, options)
+
+    def send(self, tensor: Tensor, rank: int) -> Work:
+        """Begin to send a contiguous tensor; it must not change before the work is done."""
+        work: Work = self._gloo.send([tensor], rank, 0)
+        return work
+
+    def receive(self, tensor: Tensor, rank: int) -> Work:
+        """Begin to receive into a contiguous tensor of just the size that is sent."""
+        work: Work = self._gloo.recv([tensor], rank, 0)
+        return work
+
+    def wait(self, work: Work) -> None:
+        """Wait for a message within the limit of an operation."""
+        work.wait(self._limit)
+
+    def run(self, what: str, operation: Callable[[], None]) -> None:
+        """Run an operation in which every rank of the group takes part, in the same order on all.
+
+        Args:
+            what: the operation, in messages.
+            operation: sends and receives.
+
+        Raises:
+            MissingRanksError: some ranks did not come within the limit, or went away.
+        """
+        self._operations += 1
+        try:
+            operation()
+        except RuntimeError as error:  # torch has one class for time limits and broken connections
+            raise self.blame(what, error) from error
+
+    def blame(self, what: str, error: Exception) -> MissingRanksError:
+        """Return the error of an operation that failed, with the ranks that did not come.
+
+        A rank that waits in an operation says so in the store when its wait fails. Those that have
+        not said so a moment later did not come.
+        """
+        missing = self._missing()
+        head = f"{what} in group {self.name!r} (rank {self.rank} of {self.world_size}): "
+        if missing is None:
+            text = "the store that ranks meet at is gone with its process, rank 0 of the run"
+            missing = [0]
+        elif missing:
+            names = ", ".join(str(rank) for rank in missing)
+            text = f"rank {names} of the run did not come within {self.timeout_s:g} s or went away"
+        else:
+            text = "the connection broke though every rank took part"
+        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        return MissingRanksError(f"{head}{text}; torch says: {reason}", missing)
+
+    def _missing(self) -> list[int] | None:
+        """Return the ranks that do not wait in this operation; None if the store is gone."""
+        if self._store is None:
+            return []
+        prefix = f"waits/{self.name}/{self._operations}"
+        end_s = time.monotonic() + _GRACE_S
+        try:
+            self._store.set(f"{prefix}/{self.rank}", "1")
+            left = set(range(self.world_size)) - {self.rank}
+            while left and time.monotonic() < end_s:
+                left = {rank for rank in left if not self._store.check([f"{prefix}/{rank}"])}
+                time.sleep(_POLL_S)
+        except (RuntimeError, ValueError):
+            return None
+        return sorted(self.ranks[rank] for rank in left)
+
+    def split(self, parts: Sequence[Sequence[int]], *, name: str) -> "Group":
+        """Return the part of this group that this rank is in. Every rank calls it, with the same parts.
+
+        Args:
+            parts: ranks of this group; each is in one part.
+            name: of the parts; a part's number is added.
+
+        Raises:
+            GroupError: a rank is in no part or in two.
+        """
+        if sorted(rank for part in parts for rank in part) != list(range(self.world_size)):
+            raise GroupError(
+                f"parts of group {self.name!r} must hold each of its {self.world_size} ranks once, "
+                f"got {[list(part) for part in parts]}"
+            )
+        number = next(i for i, part in enumerate(parts) if self.rank in part)
+        part = list(parts[number])
+        return Group(
+            self._store,
+            rank=part.index(self.rank),
+            ranks=[self.ranks[rank] for rank in part],
+            address=self._address,
+            timeout_s=self.timeout_s,
+            name=f"{name}-{number}",
+        )
+
+
+def alone() -> Group:
+    """Return the group of one rank, for a run without others."""
+    return Group(None, rank=0, ranks=[0])

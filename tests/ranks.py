@@ -1,0 +1,53 @@
+"""Ranks as threads of one process: real gloo connections, no process to start."""
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch._C._distributed_c10d import HashStore
+
+from collective import Group
+
+T = TypeVar("T")
+
+LIMIT_S = 60.0
+
+
+def run_ranks(
+    world_size: int, work: Callable[[Group], T], *, timeout_s: float = 30.0
+) -> list[T | BaseException]:
+    """Run ``work`` in each rank of a group and return what each returned or raised, by rank."""
+    store = HashStore()
+    outcomes: list[T | BaseException] = [AssertionError("it did not end")] * world_size
+
+    def run(rank: int) -> None:
+        try:
+            group = Group(
+                store if world_size > 1 else None,
+                rank=rank,
+                ranks=range(world_size),
+                address="127.0.0.1",
+                timeout_s=timeout_s,
+            )
+            outcomes[rank] = work(group)
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            outcomes[rank] = error
+
+    threads = [
+        threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(world_size)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    return outcomes
+
+
+def results(world_size: int, work: Callable[[Group], T]) -> list[T]:
+    """Return what ``work`` returned in each rank; raise the first error."""
+    found: list[T] = []
+    for outcome in run_ranks(world_size, work):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        found.append(outcome)
+    return found
