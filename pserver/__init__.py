@@ -15,6 +15,7 @@ from pserver.client.dense import DensePulled
 from pserver.client.group import Group
 from pserver.client.inputs import as_keys
 from pserver.client.inspected import Inspected
+from pserver.client.leases import Leases, RowRange
 from pserver.client.pending import PendingPull, PendingPush
 from pserver.config import ClientSettings, GroupSettings, ServeSettings, Settings
 from pserver.embedded import Cluster, embedded
@@ -75,6 +76,7 @@ __all__ = [
     "GroupSettings",
     "Inspected",
     "InternalError",
+    "Leases",
     "NotFiniteError",
     "NotYetError",
     "OverloadedError",
@@ -83,6 +85,7 @@ __all__ = [
     "PserverError",
     "RequestError",
     "RestartedError",
+    "RowRange",
     "Rule",
     "ServeSettings",
     "Settings",

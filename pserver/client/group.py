@@ -21,6 +21,7 @@ from pserver.client.compose import Asker
 from pserver.client.delivery import Step, start_read, start_write
 from pserver.client.dense import DensePulled
 from pserver.client.gradients import Gradients, check_gradients
+from pserver.client.leases import Leases
 from pserver.client.pending import PendingPull, PendingPush
 from pserver.client.way import Way
 from pserver.config import GroupSettings
@@ -103,6 +104,10 @@ class Group:
         self._check()
         asker = Asker(self._way.trainer, round_number)
         return self._way.dense.pull(table, known=known, asker=asker, more_s=self._more_s)
+
+    def leases(self, *, rows: int, range_rows: int) -> Leases:
+        """Return how this trainer gets ranges of the rows that the group trains on; see ``Leases``."""
+        return Leases(self._way, rows=rows, range_rows=range_rows, check=self._check)
 
     @property
     def has_room(self) -> bool:

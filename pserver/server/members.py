@@ -92,6 +92,7 @@ class Members:
     def __init__(self) -> None:
         """Begin without a group."""
         self.spec: GroupSettings | None = None
+        self.number = 0  # groups that there were, this one included
         self._members: dict[int, Member] = {}
         self._by_uuid: dict[bytes, Member] = {}
         self._gone: OrderedDict[bytes, str] = OrderedDict()
@@ -132,6 +133,7 @@ class Members:
         self._check_agreed(settings, host)
         if self.spec is None:
             self.spec = settings
+            self.number += 1
             self._members = {number: Member(number) for number in range(settings.trainers)}
         member = self._members[settings.trainer_id]
         if member.uuid != uuid:
@@ -231,10 +233,12 @@ class Members:
             plain["staleness"] = [member.staleness.counts, member.staleness.max]
             members.append(plain)
         spec = None if self.spec is None else self.spec.model_dump()
-        return {"spec": spec, "members": members, "gone": list(map(list, self._gone.items()))}
+        gone = list(map(list, self._gone.items()))
+        return {"number": self.number, "spec": spec, "members": members, "gone": gone}
 
     def load(self, state: dict[str, Any]) -> None:
         """Become what ``export`` returned elsewhere. Whoever was live has to be heard from again."""
+        self.number = state["number"]
         self.spec = None if state["spec"] is None else GroupSettings(**state["spec"])
         self._members, self._by_uuid = {}, {}
         for plain in state["members"]:

@@ -28,6 +28,7 @@ from pserver.server.executor import Executor
 from pserver.server.geo import GeoMethods
 from pserver.server.group import METHODS as GROUP_METHODS
 from pserver.server.group import Group
+from pserver.server.leases import Leases
 from pserver.server.merge import Merge
 from pserver.server.once import Once
 from pserver.server.pushes import Pushes
@@ -56,6 +57,7 @@ METHODS = (
     "PullChanged",
     "Stats",
     *GROUP_METHODS,
+    "Lease",
     "Inspect",
 )
 """Every method of the service."""
@@ -136,6 +138,9 @@ class Servicer:
             "Assign": self._pushes.assign,
             "PushDelta": self._pushes.add,
             "Inspect": self._on_inspect,
+            "Lease": Leases(
+                self._group.members, self._progress, check_incarnation=self._check_incarnation
+            ).lease,
         }
         dense = DenseMethods(
             shard=self.shard,

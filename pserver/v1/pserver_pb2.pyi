@@ -338,6 +338,40 @@ class LeaveReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class LeaseRequest(_message.Message):
+    __slots__ = ("incarnation", "trainer", "epoch", "rows", "range_rows", "done", "question", "may_wait")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    RANGE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    MAY_WAIT_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    trainer: bytes
+    epoch: int
+    rows: int
+    range_rows: int
+    done: _containers.RepeatedScalarFieldContainer[int]
+    question: int
+    may_wait: bool
+    def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ..., epoch: _Optional[int] = ..., rows: _Optional[int] = ..., range_rows: _Optional[int] = ..., done: _Optional[_Iterable[int]] = ..., question: _Optional[int] = ..., may_wait: _Optional[bool] = ...) -> None: ...
+
+class LeaseReply(_message.Message):
+    __slots__ = ("state", "range", "lost", "num_done", "num_ranges")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    NUM_DONE_FIELD_NUMBER: _ClassVar[int]
+    NUM_RANGES_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    range: int
+    lost: _containers.RepeatedScalarFieldContainer[int]
+    num_done: int
+    num_ranges: int
+    def __init__(self, state: _Optional[str] = ..., range: _Optional[int] = ..., lost: _Optional[_Iterable[int]] = ..., num_done: _Optional[int] = ..., num_ranges: _Optional[int] = ...) -> None: ...
+
 class StatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
