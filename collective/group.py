@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
@@ -124,6 +125,22 @@ class Group:
             operation()
         except RuntimeError as error:  # torch has one class for time limits and broken connections
             raise self.blame(what, error) from error
+
+    def all_reduce(self, tensor: Tensor, *, what: str) -> None:
+        """Replace a contiguous tensor by its sum, by torch's own all-reduce."""
+        if self.world_size > 1:
+            self.run(what, lambda: self.wait(self._gloo.allreduce([tensor.detach()])))
+
+    def maximum(self, tensor: Tensor, *, what: str = "maximum") -> None:
+        """Replace a contiguous tensor by its elementwise maximum over the ranks."""
+        if self.world_size > 1:
+            options = dist.AllreduceOptions()
+            options.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
+            self.run(what, lambda: self.wait(self._gloo.allreduce([tensor.detach()], options)))
+
+    def barrier(self, *, what: str = "barrier") -> None:
+        """Wait until every rank is here."""
+        self.all_reduce(torch.zeros(1), what=what)
 
     def blame(self, what: str, error: Exception) -> MissingRanksError:
         """Return the error of an operation that failed, with the ranks that did not come.
