@@ -190,6 +190,8 @@ def train(  # noqa: PLR0913 - a run's parts, by name
     step = 0
     with contextlib.closing(read_ahead(batches, model.bag, depth=prefetch + 1)) as source:
         for batch, distinct in itertools.islice(source, steps_max):
+            if mode is not None:
+                mode.begin_fetch()
             ahead.append((batch, model.fetch(batch, distinct=distinct)))
             if len(ahead) > prefetch:
                 step += 1

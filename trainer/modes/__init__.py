@@ -6,15 +6,27 @@ Rooms before and after: ``job`` makes a mode from the ``Strategy``; ``embedding`
 import pserver
 from trainer.modes.asynchronous import AsyncMode
 from trainer.modes.base import Gradients, Mode, Pending, Rows, StepGradients
+from trainer.modes.half_async import HalfAsyncMode
+from trainer.modes.synchronous import SyncMode
 from trainer.strategy import Strategy
 
-__all__ = ["AsyncMode", "Gradients", "Mode", "Pending", "Rows", "StepGradients", "make_mode"]
+__all__ = [
+    "AsyncMode",
+    "Gradients",
+    "HalfAsyncMode",
+    "Mode",
+    "Pending",
+    "Rows",
+    "StepGradients",
+    "SyncMode",
+    "make_mode",
+]
 
 
 def make_mode(
     client: pserver.Client, strategy: Strategy, *, trainer_id: int = 0, trainers: int = 1
 ) -> Mode:
-    """Return the mode that a strategy names.
+    """Return the mode that a strategy names, its group joined.
 
     Args:
         client: the connection; not closed by the mode.
@@ -24,11 +36,36 @@ def make_mode(
 
     Raises:
         pserver.ConfigError: the ids do not fit, or the mode is not there yet.
+        pserver.GroupError: another trainer has the id, or the group agrees on something else.
     """
-    if not 0 <= trainer_id < trainers:
-        raise pserver.ConfigError(
-            f"trainer_id must be in [0, {trainers - 1}] with {trainers} trainers, got {trainer_id}"
+    settings = pserver.GroupSettings.make(
+        {
+            "mode": strategy.mode,
+            "trainer_id": trainer_id,
+            "trainers": trainers,
+            "sync_divisor": strategy.sync_divisor,
+            "on_missing": strategy.on_missing,
+            "barrier_timeout": strategy.barrier_timeout,
+            "max_staleness": strategy.max_staleness,
+            "staleness_lr": strategy.staleness_lr,
+        },
+        origins={},
+    )
+    clip_norm = strategy.clip_norm
+    if strategy.mode == "sync":
+        return SyncMode(client, settings, clip_norm=clip_norm)
+    if strategy.mode == "async":
+        most = strategy.max_merge_num if strategy.on_full == "merge" else 1
+        return AsyncMode(
+            client, settings, clip_norm=clip_norm, max_merge_num=most, merge=strategy.merge
         )
-    if strategy.mode != "async":
-        raise pserver.ConfigError(f"mode {strategy.mode} is not there yet; use async")
-    return AsyncMode(client, clip_norm=strategy.clip_norm)
+    if strategy.mode == "half_async":
+        return HalfAsyncMode(
+            client,
+            settings,
+            clip_norm=clip_norm,
+            max_merge_num=strategy.max_merge_num,
+            merge=strategy.merge,
+            flush_interval_s=strategy.flush_interval_ms / 1e3,
+        )
+    raise pserver.ConfigError(f"mode {strategy.mode} is not there yet; use async")

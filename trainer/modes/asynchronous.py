@@ -1,49 +1,135 @@
 """Mode ``async``: a step's push leaves when the step ends and is applied when it arrives.
 
 Rooms before and after: see ``base``. Nothing waits for other trainers unless ``max_staleness`` holds
-back the fastest.
+back the fastest. With ``on_full`` "merge" a step that finds a send queue full is added to the next one
+instead of waiting, up to ``max_merge_num`` steps.
 """
 
-import contextlib
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from typing_extensions import override
 
 import pserver
-from trainer.modes.base import Floats, Keys, Mode, Pending, StepGradients
+from trainer.modes.base import Floats, Keys, Pending, StepGradients
+from trainer.modes.grouped import GroupMode
 
 
-class AsyncMode(Mode):
+@dataclass(frozen=True, slots=True)
+class TrackedPull:
+    """Rows on their way, whose versions the mode remembers when they are used."""
+
+    mode: "AsyncMode"
+    tables: tuple[str, ...]
+    pending: pserver.PendingPull
+
+    def result(self) -> list[Floats]:
+        """Wait for the rows; see ``Pending``."""
+        begin = time.perf_counter()
+        weights = self.pending.result()
+        self.mode.times.pull_s += time.perf_counter() - begin
+        for table, versions in zip(self.tables, self.pending.versions(), strict=True):
+            self.mode.computed_from(table, versions)
+        return weights
+
+
+class Merged:
+    """Steps that leave as one push. Owner: the mode.
+
+    Attributes:
+        steps: that are in it.
+        gradients: their sum.
+        pulled: the oldest version of each table and shard that they were computed from.
+    """
+
+    def __init__(self) -> None:
+        """Begin without steps."""
+        self.steps = 0
+        self.gradients = StepGradients()
+        self.pulled: dict[str, dict[int, int]] = {}
+
+    def add(self, step: StepGradients, pulled: Mapping[str, Mapping[int, int]]) -> None:
+        """Add a step."""
+        self.steps += 1
+        for table, gradients in step.sparse.items():
+            self.gradients.add(table, gradients)
+        for table, grads in step.dense.items():
+            before = self.gradients.dense.get(table)
+            self.gradients.dense[table] = grads if before is None else before + grads
+        for table, versions in pulled.items():
+            oldest = self.pulled.setdefault(table, {})
+            for shard, version in versions.items():
+                oldest[shard] = min(oldest.get(shard, version), version)
+
+
+class AsyncMode(GroupMode):
     """Pushes on their own. Owner: the training thread."""
 
     name = "async"
 
-    def __init__(self, client: pserver.Client, *, clip_norm: float | None = None) -> None:
-        """Take the connection; see ``Mode``."""
-        super().__init__(client, clip_norm=clip_norm)
-        self._dense: dict[str, pserver.DensePulled] = {}
+    def __init__(
+        self,
+        client: pserver.Client,
+        settings: pserver.GroupSettings,
+        *,
+        clip_norm: float | None = None,
+        max_merge_num: int = 1,
+        merge: Literal["sum", "mean"] = "sum",
+    ) -> None:
+        """Join the group; see ``GroupMode``.
 
-    @override
-    def create_dense(self, spec: pserver.DenseSpec, first: Floats) -> Floats:
-        self.client.create_dense(spec)
-        with contextlib.suppress(pserver.DenseInitError):  # another trainer's, or an earlier run's
-            self.client.init_dense(spec.name, first)
-        self._dense[spec.name] = self.client.pull_dense(spec.name)
-        return self._dense[spec.name].values
+        Args:
+            client: the connection.
+            settings: of the group.
+            clip_norm: see ``Mode``.
+            max_merge_num: steps that may become one push; 1: none is merged.
+            merge: whether a merged push is their sum or their mean.
+        """
+        super().__init__(client, settings, clip_norm=clip_norm)
+        self._max_merge_num = max_merge_num
+        self._merge = merge
+        self._merged = Merged()
+        self._pulled: dict[str, dict[int, int]] = {}
+
+    def computed_from(self, table: str, versions: dict[int, int]) -> None:
+        """Remember what the step that goes on is computed from."""
+        self._pulled[table] = versions
 
     @override
     def start_pull(self, keys: Mapping[str, Keys]) -> Pending:
-        return self.client.start_pull(keys)
+        return TrackedPull(self, tuple(keys), self.group.start_pull(keys))
 
     @override
     def pull_dense(self, table: str) -> Floats | None:
-        pulled = self.client.pull_dense(table, known=self._dense.get(table))
-        self._dense[table] = pulled
-        return pulled.values if pulled.is_changed else None
+        values = self._pull_dense(table)
+        self._pulled[table] = dict(enumerate(self._known[table].versions))
+        return values
 
     @override
     def _send(self, step: StepGradients, *, samples: int, loss: float | None) -> None:
-        if step.sparse:
-            self.client.start_push(step.sparse)
-        for table, grads in step.dense.items():
-            self.client.push_dense(table, grads)
+        self._merged.add(step, self._pulled)
+        if self._merged.steps >= self._max_merge_num or self.group.has_room:
+            self._send_merged()
+        self._count_step(loss)
+
+    def _send_merged(self) -> None:
+        """Send what was merged, as one push; waits while a send queue is full."""
+        merged, self._merged = self._merged, Merged()
+        if not merged.steps:
+            return
+        gradients = merged.gradients
+        if self._merge == "mean" and merged.steps > 1:
+            gradients.scale(1.0 / merged.steps)
+        # Where steps are counted, each shard must hear of each of them.
+        is_everywhere = self.group.settings.max_staleness is not None
+        step = pserver.Step(gradients.dense, merged.pulled, is_everywhere=is_everywhere)
+        begin = time.perf_counter()
+        self._pushed(self.group.start_push(gradients.sparse, step))
+        self.times.push_s += time.perf_counter() - begin
+
+    @override
+    def flush(self) -> None:
+        self._send_merged()
+        super().flush()

@@ -120,9 +120,11 @@ class Mode(ABC):
     Attributes:
         name: as ``Strategy.mode`` has it.
         client: the connection; what is no part of a step goes through it directly.
+        trainer_id: of this trainer, from 0.
     """
 
     name: str
+    trainer_id: int = 0
 
     def __init__(self, client: pserver.Client, *, clip_norm: float | None = None) -> None:
         """Take the connection.
@@ -134,6 +136,7 @@ class Mode(ABC):
         self.client = client
         self._clip_norm = clip_norm
         self._step = StepGradients()
+        self._fetched = 0  # batches whose pulls were asked for, where the loop says so
 
     # --- tables -------------------------------------------------------------------------------
 
@@ -151,6 +154,10 @@ class Mode(ABC):
         """
 
     # --- a step -------------------------------------------------------------------------------
+
+    def begin_fetch(self) -> None:
+        """Say that the pulls that follow are of the next batch; a loop that fetches ahead must."""
+        self._fetched += 1
 
     @abstractmethod
     def start_pull(self, keys: Mapping[str, Keys]) -> Pending:

@@ -13,6 +13,7 @@ from trainer.modes import AsyncMode, Gradients, StepGradients
 from trainer.modes.dense import DenseOnServers
 
 IN_ORDER = pserver.ClientSettings(window=1)
+ALONE = pserver.GroupSettings()
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_counts_are_left_out_when_one_of_two_pushes_has_none() -> None:
 
 def test_nothing_leaves_before_the_step_ends(client: pserver.Client) -> None:
     """Backward hands over; ``end_step`` sends both tables in one push."""
-    mode = AsyncMode(client)
+    mode = AsyncMode(client, ALONE)
     bags = [EmbeddingBag(mode, name, dim=1, optimizer="sgd:lr=1") for name in "ab"]
     out = bags[0](np.array([[1]])) + bags[1](np.array([[2]]))
     out.sum().backward()
@@ -74,7 +75,7 @@ def test_nothing_leaves_before_the_step_ends(client: pserver.Client) -> None:
 
 def test_a9_clip_by_global_norm_sees_sparse_and_dense(client: pserver.Client) -> None:
     """Dense gradients 3 and 0, a row's 0 and 4, norm 1: the steps are 0.6 and 0.8, not 1 and 1."""
-    mode = AsyncMode(client, clip_norm=1.0)
+    mode = AsyncMode(client, ALONE, clip_norm=1.0)
     bag = EmbeddingBag(mode, "t", dim=2, optimizer="sgd:lr=1", initializer="zeros")
     weight = nn.Parameter(torch.zeros(2))
     dense = DenseOnServers(mode, [weight], table="dense", optimizer="sgd:lr=1")
@@ -94,7 +95,7 @@ def test_a9_clip_by_global_norm_sees_sparse_and_dense(client: pserver.Client) ->
 
 def test_a_small_gradient_is_not_cut(client: pserver.Client) -> None:
     """A norm of 0.5 under a limit of 1 leaves gradients as they are."""
-    mode = AsyncMode(client, clip_norm=1.0)
+    mode = AsyncMode(client, ALONE, clip_norm=1.0)
     bag = EmbeddingBag(mode, "t", dim=1, optimizer="sgd:lr=1", initializer="zeros")
     (0.5 * bag(np.array([[5]]))).sum().backward()
 
@@ -110,7 +111,7 @@ def test_parameters_are_those_of_the_servers_when_a_second_trainer_comes(
 ) -> None:
     """The first values win; whoever comes later computes with them."""
     first, second = nn.Linear(2, 1), nn.Linear(2, 1)
-    mode = AsyncMode(client)
+    mode = AsyncMode(client, ALONE)
     DenseOnServers(mode, first.parameters(), table="d", optimizer="sgd:lr=1")
     DenseOnServers(mode, second.parameters(), table="d", optimizer="sgd:lr=1")
 
@@ -123,7 +124,7 @@ def test_dense_parameters_follow_torch(client: pserver.Client) -> None:
     torch.manual_seed(0)
     ours, theirs = nn.Linear(3, 2), nn.Linear(3, 2)
     theirs.load_state_dict(ours.state_dict())
-    mode = AsyncMode(client)
+    mode = AsyncMode(client, ALONE)
     dense = DenseOnServers(mode, ours.parameters(), table="d", optimizer="adam:lr=0.1")
     adam = torch.optim.Adam(theirs.parameters(), lr=0.1)
     data = torch.randn(10, 4, 3)
