@@ -1,7 +1,8 @@
 """Whose turn it is on a shard's tables: one piece of work at a time, in the order of arrival.
 
 Rooms before and after: ``servicer`` hands over a function and awaits its result on the event
-loop; the function works on tables, and its kernels release the GIL.
+loop; the function works on tables, and its kernels release the GIL. ``lifecycle`` hands over walks:
+work of seconds in slices of a millisecond or so, done in the owner thread.
 
 Long work (``run``) is done in the owner thread, while the loop goes on. Short work (``run_short``) is
 done by the loop itself, between two looks at its sockets: to hand a request to another thread and
@@ -14,6 +15,8 @@ What always holds:
     * At most ``queue_max`` pieces wait; more are refused with ``OverloadedError``, which clients
       retry. A piece whose caller went away before its turn is not begun.
     * The loop does one short piece a turn, and replies leave before the next one is begun.
+    * No request waits for more than one slice of a walk, and walks go on whatever the load: a slice
+      is done after each request, and one after the other while no request waits.
 """
 
 import asyncio
@@ -21,11 +24,15 @@ import contextlib
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import structlog
+
 from pserver.errors import OverloadedError, UnavailableError
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -62,6 +69,8 @@ class Executor:
         self._num_done = 0  # by the thread; written by it only
         self._queue_max = queue_max
         self._is_closed = False
+        self._walks: deque[Iterator[None]] = deque()  # of whoever owns the tables
+        self._is_slice_due = False  # a request had its turn since the last one; the loop's
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -83,8 +92,15 @@ class Executor:
         """Run a function of a few milliseconds on the loop, when its turn comes; else as ``run``."""
         return await self._put(work, is_short=True)
 
+    def begin(self, walk: Iterator[None]) -> None:
+        """Take up long work, each step of which is a slice. Called by a piece of work.
+
+        The walk tells of its end itself, and of its failure: what it raises is logged here.
+        """
+        self._walks.append(walk)
+
     def close(self) -> None:
-        """Finish what waits, and end the thread; on the loop, or when it has ended.
+        """Finish what waits, walks included, and end the thread; on the loop, or when it has ended.
 
         What comes later is refused.
         """
@@ -112,13 +128,19 @@ class Executor:
 
     def _arrange_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take a turn soon, unless nothing waits, one is arranged, or the thread works."""
-        if self._waiting and self._turn_on is not loop and self._num_handed == self._num_done:
+        has_work = self._waiting or self._walks
+        if has_work and self._turn_on is not loop and self._num_handed == self._num_done:
             self._turn_on = loop
             loop.call_soon(self._turn, loop)
 
     def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Do the next piece, or hand it to the thread."""
+        """Do the next piece, or hand it to the thread; or a slice of a walk."""
         self._turn_on = None
+        if self._walks and (self._is_slice_due or not self._waiting):
+            self._is_slice_due = False
+            self._hand_over(_Piece(loop.create_future(), self._advance, is_short=False))
+            return
+        self._is_slice_due = True
         while self._waiting:
             piece = self._waiting.popleft()
             if piece.is_abandoned:
@@ -146,6 +168,20 @@ class Executor:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._finish, self._loop, piece.future, *outcome)
             del piece, outcome
+        while self._walks:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Do one slice of the walk whose turn it is."""
+        walk = self._walks.popleft()
+        try:
+            next(walk)
+        except StopIteration:
+            return
+        except Exception:
+            log.exception("long work ended by our own mistake")
+            return
+        self._walks.append(walk)
 
     def _finish(
         self,

@@ -260,3 +260,59 @@ def test_short_work_goes_on_when_a_loop_ended(executor: Executor) -> None:
     asyncio.run(abandon())
 
     assert asyncio.run(executor.run_short(lambda: "next")) == "next"
+
+
+def counting(done: list[str], steps: int) -> Iterator[None]:
+    """Return a walk that notes its slices."""
+    for step in range(steps):
+        done.append(f"slice {step}")
+        yield
+
+
+def test_a_request_waits_for_one_slice_at_most(executor: Executor) -> None:
+    """Requests and slices take turns while requests wait; then the slices follow one another."""
+    done: list[str] = []
+
+    async def run() -> None:
+        gate = Gate()
+        first = await held(executor, gate)
+        begin = asyncio.create_task(executor.run(lambda: executor.begin(counting(done, 4))))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(executor.run(lambda: done.append("request")))
+        await asyncio.sleep(0)
+        gate.free.set()
+        await asyncio.gather(first, begin, second)
+
+    asyncio.run(run())
+    executor.close()
+
+    assert done == ["slice 0", "request", *(f"slice {step}" for step in range(1, 4))]
+
+
+def test_walks_take_turns_and_one_that_fails_stops_no_other(executor: Executor) -> None:
+    """A walk that raises ends; the others and the requests go on."""
+    done: list[str] = []
+
+    def failing() -> Iterator[None]:
+        done.append("fails")
+        yield
+        raise RuntimeError("on purpose")
+
+    def begin() -> None:
+        executor.begin(failing())
+        executor.begin(counting(done, 3))
+
+    asyncio.run(executor.run(begin))
+    executor.close()
+
+    assert done == ["fails", "slice 0", "slice 1", "slice 2"]
+
+
+def test_a_walk_is_finished_when_the_executor_closes(executor: Executor) -> None:
+    """Closing ends no walk half way."""
+    done: list[str] = []
+
+    asyncio.run(executor.run(lambda: executor.begin(counting(done, 50))))
+    executor.close()
+
+    assert len(done) == 50
