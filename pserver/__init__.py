@@ -21,6 +21,7 @@ from pserver.config import ClientSettings, GroupSettings, ServeSettings, Setting
 from pserver.embedded import Cluster, embedded
 from pserver.errors import (
     BarrierError,
+    BusyError,
     CheckpointError,
     ClusterError,
     ConfigError,
@@ -58,6 +59,7 @@ __all__ = [
     "GOLDEN",
     "USAGE_EXIT",
     "BarrierError",
+    "BusyError",
     "CheckpointError",
     "Client",
     "ClientSettings",

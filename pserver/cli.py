@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pserver._version import __version__
+from pserver.cli_lifecycle import add_commands
+from pserver.cli_shared import add_cluster_flags, connect_given, console
 from pserver.cli_tables import (
     inspected_facts,
     inspected_lines,
@@ -27,9 +29,8 @@ from pserver.cli_tables import (
     troubles,
     warnings,
 )
-from pserver.client.client import Client
-from pserver.client.connect import connect, stats_of_each
-from pserver.config import ClientSettings, ServeSettings
+from pserver.client.connect import stats_of_each
+from pserver.config import ServeSettings
 from pserver.errors import ConfigError, PserverError, RequestError, UnavailableError
 from pserver.logs import configure_logs
 from pserver.options import (
@@ -55,7 +56,6 @@ FAILURE_EXIT = 1
 
 _MIB = 1 << 20
 _LOOK_S = 2.0  # for a second look at the shards that do answer
-_PIPE_WIDTH = 120  # columns of a table that goes to no terminal
 _WIDTH_LS = 1000  # nothing is folded: one table is one line, for grep and for a narrow terminal
 
 
@@ -71,17 +71,17 @@ def make_parser() -> CommandParser:
     serving.set_defaults(run=_serve)
 
     status = commands.add_parser("status", help="show what each shard of a cluster does")
-    _add_cluster_flags(status)
+    add_cluster_flags(status)
     status.set_defaults(run=_status)
 
     listing = commands.add_parser("ls", help="list the tables of a cluster")
-    _add_cluster_flags(listing)
+    add_cluster_flags(listing)
     listing.set_defaults(run=_ls)
 
     inspecting = commands.add_parser(
         "inspect", help="show where a key lives and what its row holds"
     )
-    _add_cluster_flags(inspecting)
+    add_cluster_flags(inspecting)
     inspecting.add_argument("--table", required=True, help="name of the table")
     inspecting.add_argument(
         "--key",
@@ -91,6 +91,7 @@ def make_parser() -> CommandParser:
     )
     inspecting.set_defaults(run=_inspect)
 
+    add_commands(commands.add_parser)
     _add_plan(commands.add_parser("plan", help="tell what a table will cost, without a server"))
 
     optimizers = commands.add_parser("optimizers", help="list the rules a table may have")
@@ -98,13 +99,6 @@ def make_parser() -> CommandParser:
     optimizers.add_argument("--json", action="store_true", help="print one JSON object")
     optimizers.set_defaults(run=_optimizers)
     return parser
-
-
-def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Give a command the flags of all that ask a cluster."""
-    parser.add_argument("--ps", required=True, metavar="HOST:PORT,...", help="shard 0 first")
-    parser.add_argument("--timeout", type=float, default=10.0, help="seconds (default: 10)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add_plan(planning: argparse.ArgumentParser) -> None:
@@ -174,7 +168,7 @@ def _serve(given: argparse.Namespace) -> None:
 
 def _status(given: argparse.Namespace) -> None:
     try:
-        with _connect(given) as client:
+        with connect_given(given) as client:
             pairs = zip((info.endpoint for info in client.shards), client.stats(), strict=True)
             _show_status([_fact(*pair) for pair in pairs], as_json=given.json)
     except UnavailableError:
@@ -214,21 +208,13 @@ def _show_status(facts: list[dict[str, Any]], *, as_json: bool) -> None:
             f"{max(fact['pull_p99_s'], fact['push_p99_s']) * 1e3:.1f}",
             f"{fact['uptime_s']:.0f} s",
         )
-    _console().print(table)
+    console().print(table)
     for fact in facts:
         print(*fact["troubles"], sep="\n", end="\n" * bool(fact["troubles"]))
 
 
-def _connect(given: argparse.Namespace) -> Client:
-    """Return a client of the cluster that the flags name."""
-    settings = ClientSettings.make(
-        {"timeout_s": given.timeout}, origins={"timeout_s": "flag --timeout"}
-    )
-    return connect(given.ps, settings=settings, connect_s=given.timeout)
-
-
 def _ls(given: argparse.Namespace) -> None:
-    with _connect(given) as client:
+    with connect_given(given) as client:
         facts = table_facts(client)
     for line in warnings(facts):
         print(f"pserver ls: warning: {line}", file=sys.stderr)
@@ -241,7 +227,7 @@ def _ls(given: argparse.Namespace) -> None:
 
 
 def _inspect(given: argparse.Namespace) -> None:
-    with _connect(given) as client:
+    with connect_given(given) as client:
         found = client.inspect(given.table, given.key)
     if given.json:
         print(json.dumps(inspected_facts(found)))
@@ -264,12 +250,6 @@ def _plan(given: argparse.Namespace) -> None:
         print(json.dumps(dataclasses.asdict(plan)))
     else:
         print(*plan_lines(plan), sep="\n")
-
-
-def _console() -> Console:
-    """Return where tables go: as wide as the terminal, or wide enough for a file or pipe."""
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, _PIPE_WIDTH))
 
 
 def _fact(endpoint: str, stats: pb.StatsReply) -> dict[str, Any]:
@@ -334,9 +314,9 @@ def _optimizers(given: argparse.Namespace) -> None:
         table.add_row(
             *(str(fact[key]) for key in ("default", "formula", "state", "state_floats", "source"))
         )
-    console = _console()
-    console.print(table)
-    console.print(f"every rule also takes {', '.join(COMMON)} (off by default), and")
+    out = console()
+    out.print(table)
+    out.print(f"every rule also takes {', '.join(COMMON)} (off by default), and")
     for word, entry in schedules.items():
         words = ", ".join(["warmup", *entry["options"]])
-        console.print(f"  schedule={word}, with {words}: {entry['formula']}", highlight=False)
+        out.print(f"  schedule={word}, with {words}: {entry['formula']}", highlight=False)

@@ -11,16 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from pserver.cli_shared import size_text
 from pserver.client.client import Client
 from pserver.client.inspected import Inspected
 from pserver.placement import partitions_of_shard
 from pserver.plan import BUCKET_BYTES, Plan
 from pserver.spec import ROWS_MAX, DenseSpec, TableSpec
+from pserver.table.in_force import in_force
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import dense_spec_of, spec_of
-
-_MIB = 1 << 20
-_GIB = 1 << 30
 
 
 def table_facts(client: Client) -> list[dict[str, Any]]:
@@ -52,6 +51,9 @@ def _sparse_facts(client: Client, replies: list[pb.StatsReply]) -> list[dict[str
                     "keys_pulled": table.keys_pulled,
                     "keys_pushed": table.keys_pushed,
                     "occurrences_pushed": table.occurrences_pushed,
+                    "evicted": table.evicted,
+                    "shrunk": table.shrunk,
+                    "day": table.day,
                     "spec_difference": first.difference(spec),
                 }
             )
@@ -69,6 +71,7 @@ def _table_fact(spec: TableSpec, shards: list[dict[str, Any]], num_shards: int) 
         **dataclasses.asdict(spec),
         "rows": num_rows,
         "bytes": num_bytes,
+        "in_force": in_force(spec),
         "bytes_per_row": num_bytes / num_rows if num_rows else None,
         "version_min": min(versions),
         "version_max": max(versions),
@@ -123,7 +126,7 @@ def tables_table(facts: list[dict[str, Any]]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for column in ("dtype", "storage"):
         table.add_column(column, no_wrap=True)
-    for column in ("optimizer", "initializer"):
+    for column in ("optimizer", "initializer", "evict", "shrink removes"):
         table.add_column(column, no_wrap=True)
     for fact in facts:
         low, high = fact["version_min"], fact["version_max"]
@@ -131,7 +134,9 @@ def tables_table(facts: list[dict[str, Any]]) -> Table:
         if fact["kind"] == "dense":
             length, rule = f"{fact['length']:,}", fact["optimizer"]
             blanks = ("-",) * 4
-            table.add_row(fact["name"], "dense", "-", length, "-", versions, *blanks, rule, "-")
+            table.add_row(
+                fact["name"], "dense", "-", length, "-", versions, *blanks, rule, *blanks[1:]
+            )
             continue
         per_row = fact["bytes_per_row"]
         table.add_row(
@@ -147,6 +152,8 @@ def tables_table(facts: list[dict[str, Any]]) -> Table:
             fact["storage"],
             fact["optimizer"],
             fact["initializer"],
+            fact["evict"],
+            fact["in_force"]["shrink"],
         )
     return table
 
@@ -198,6 +205,8 @@ def inspected_facts(found: Inspected) -> dict[str, Any]:
         "epoch": found.epoch,
         "table_epoch": found.table_epoch,
         "version": found.version,
+        "would_go": found.would_go,
+        "why": found.why,
     }
 
 
@@ -216,6 +225,10 @@ def inspected_lines(found: Inspected) -> list[str]:
         ]
         if not found.state:
             pairs.append(("state", "none"))
+        if found.why:
+            pairs.append(
+                ("shrink", f"{'would remove it' if found.would_go else 'keeps it'}: {found.why}")
+            )
     else:
         pairs += [
             ("row", "none; a pull or push would make one"),
@@ -244,16 +257,16 @@ def plan_lines(plan: Plan) -> list[str]:
                 "",
                 "a partition (1024 in all) doubles its buckets when they are 1/2 to 3/4 full",
             ),
-            ("largest shard", f"{_size(plan.shard_bytes)}, {plan.shard_rows:,} rows"),
+            ("largest shard", f"{size_text(plan.shard_bytes)}, {plan.shard_rows:,} rows"),
             *_places(plan),
-            ("all shards", _size(plan.total_bytes)),
+            ("all shards", size_text(plan.total_bytes)),
             ("capacity_max", _capacity(plan)),
             ("one batch", f"{plan.batch_keys:,} distinct keys over all shards"),
             (
                 "  pull",
-                f"{_size(plan.pull_request_bytes)} there, {_size(plan.pull_reply_bytes)} back",
+                f"{size_text(plan.pull_request_bytes)} there, {size_text(plan.pull_reply_bytes)} back",
             ),
-            ("  push", f"{_size(plan.push_request_bytes)} there"),
+            ("  push", f"{size_text(plan.push_request_bytes)} there"),
         ]
     )
 
@@ -264,8 +277,8 @@ def _places(plan: Plan) -> list[tuple[str, str]]:
         return []
     memory = plan.shard_bytes - plan.shard_file_bytes
     return [
-        ("  memory", f"{_size(memory)} for keys and epochs, and what you give to hot rows"),
-        ("  file", f"{_size(plan.shard_file_bytes)} for weights and state"),
+        ("  memory", f"{size_text(memory)} for keys and epochs, and what you give to hot rows"),
+        ("  file", f"{size_text(plan.shard_file_bytes)} for weights and state"),
     ]
 
 
@@ -285,17 +298,6 @@ def _capacity(plan: Plan) -> str:
 def _floats(values: NDArray[np.float32]) -> str:
     """Return numbers with as many digits as tell them apart."""
     return " ".join(map(str, values))
-
-
-def _size(num_bytes: int) -> str:
-    """Return a size in MiB or GiB.
-
-    >>> _size(3 << 20), _size(5 << 30)
-    ('3.00 MiB', '5.0 GiB')
-    """
-    if num_bytes < _GIB:
-        return f"{num_bytes / _MIB:.2f} MiB"
-    return f"{num_bytes / _GIB:,.1f} GiB"
 
 
 def _aligned(pairs: list[tuple[str, str]]) -> list[str]:

@@ -16,6 +16,7 @@
     │   └── NotYetError          what it waits for has not come yet; asked again at once
     ├── TableFullError           no room for a new row
     ├── TableStoppedError        a table that takes no more pushes after a bad one
+    ├── BusyError                a table is being walked over already
     ├── ClusterError             the servers do not form the cluster that was asked for
     │   └── RestartedError       a server came back without what it held
     ├── GroupError               this trainer is not, or no longer, one of the group
@@ -86,6 +87,10 @@ class TableFullError(PserverError):
 
 class TableStoppedError(PserverError):
     """A push with NaN stopped a table whose ``on_nan`` is "fail". Nothing was applied."""
+
+
+class BusyError(PserverError):
+    """A table is being walked over already, by a shrink or a search. Nothing was begun."""
 
 
 class ClusterError(PserverError):

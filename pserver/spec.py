@@ -31,6 +31,8 @@ ON_NAN = ("reject", "zero", "fail")
 UNKNOWN_READS = ("first", "zeros")
 ROW_DTYPES = ("float32", "bfloat16", "float16")
 """What the weights of rows are kept in; state is float32."""
+DAYS_MAX = 36_500
+"""A row may go unwritten for a hundred years."""
 
 STORAGES = ("memory", "file")
 """Where a shard keeps the rows of a table."""
@@ -97,6 +99,10 @@ class TableSpec:
             rounded by chance, so that small ones count on average. Optimizer state is float32.
         storage: ``memory``, or ``file``: rows on a sparse file in the folder that each shard was started
             with (``--storage-dir``), for tables larger than memory. Keys and epochs stay in memory.
+        ttl_days: ``pserver shrink`` removes rows that were not written for more than so many days of
+            data; 0 none.
+        evict: which rows fall out of a shard that is over its limit: "none", "lru:rows=NUMBER" or
+            "lfu:rows=NUMBER", or with ``bytes=NUMBER``.
     """
 
     name: str
@@ -109,6 +115,8 @@ class TableSpec:
     unknown_reads: str = "first"
     row_dtype: str = "float32"
     storage: str = "memory"
+    ttl_days: int = 0
+    evict: str = "none"
 
     def __post_init__(self) -> None:
         """Refuse a field that is out of range."""
@@ -117,6 +125,7 @@ class TableSpec:
             ("dim", 1, DIM_MAX),
             ("seed", 0, 2**64 - 1),
             ("capacity_max", 1, ROWS_MAX),
+            ("ttl_days", 0, DAYS_MAX),
         ):
             _check_number(self.name, field, getattr(self, field), low, high)
         _check_word(self.name, "on_nan", self.on_nan, ON_NAN)

@@ -28,6 +28,7 @@ _CODES: dict[type[errors.PserverError], grpc.StatusCode] = {
     errors.NotYetError: grpc.StatusCode.UNAVAILABLE,
     errors.TableFullError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.TableStoppedError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.BusyError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ClusterError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RestartedError: grpc.StatusCode.ABORTED,
     errors.GroupError: grpc.StatusCode.FAILED_PRECONDITION,

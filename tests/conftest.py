@@ -5,8 +5,11 @@
 """
 
 import os
+from collections.abc import Iterator
 
 import numpy as np
+import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -24,3 +27,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
     np.seterr(all="ignore")  # plain Python would warn where a kernel's integers wrap around
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were() -> Iterator[None]:
+    """Leave no test's settings of logs to the next one."""
+    yield
+    structlog.reset_defaults()

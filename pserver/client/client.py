@@ -29,6 +29,7 @@ from pserver.client.gradients import Gradients, as_assigned, as_gradients, check
 from pserver.client.group import Group
 from pserver.client.inputs import as_keys
 from pserver.client.inspected import Inspected, as_key, inspected
+from pserver.client.lifecycle import Lifecycle
 from pserver.client.membership import ShardInfo
 from pserver.client.pending import PendingPull, PendingPush, Reply, Unwaited, wait_for
 from pserver.client.route import Router
@@ -87,6 +88,7 @@ class Client:
             ask=self._ask,
         )
         self.geo = Geo(self._way)
+        self.lifecycle = Lifecycle(self.shards, self._ask, self._tables.forget)
         self._closing = threading.Lock()
         self._is_closed = False
         close_at_exit(self)

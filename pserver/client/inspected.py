@@ -34,6 +34,8 @@ class Inspected:
         epoch: in which the row last changed; None without a row.
         table_epoch: in which the table is now.
         version: pushes that the shard has applied to the table.
+        would_go: whether the next day's shrink would remove the row as it is now.
+        why: the reason, for or against; empty where rows never go by day, and without a row.
     """
 
     table: str
@@ -47,6 +49,8 @@ class Inspected:
     epoch: int | None
     table_epoch: int
     version: int
+    would_go: bool
+    why: str
 
 
 def as_key(value: int | np.integer, *, where: str) -> Keys:
@@ -78,4 +82,6 @@ def inspected(request: pb.InspectRequest, reply: pb.InspectReply, info: ShardInf
         epoch=reply.epoch if reply.has_row else None,
         table_epoch=reply.table_epoch,
         version=reply.version,
+        would_go=reply.would_go,
+        why=reply.why,
     )

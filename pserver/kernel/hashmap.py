@@ -320,3 +320,37 @@ def entries(
             row_ids[count] = np.int64(buckets[word + _ONE]) - 1
             count += 1
     return count
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def walk(
+    buckets: Words,
+    heads: Heads,
+    hand: RowIds,  # (2,) written: partition and bucket where the walk begins, and where it ends
+    keys: Keys,  # (N,) uint64, written as far as returned
+    row_ids: RowIds,  # (N,) int64, written as far as returned
+) -> int:
+    """List the rows from a hand on, at most N and each once, and return how many.
+
+    A walk ends after N rows, or once round. A hand beyond its region, as after a rebuild, begins with
+    the next partition.
+    """
+    count, partition, bucket = 0, hand[0], hand[1]
+    begin = bucket
+    for turn in range(heads.shape[0] + 1):
+        first, last = heads[partition, OFFSET], heads[partition, MASK]
+        if turn == heads.shape[0]:
+            last = min(last, begin - 1)  # the first partition again, up to where the walk began
+        while bucket <= last and count < keys.size:
+            word = np.uint64(first + bucket) << _ONE
+            if buckets[word + _ONE] != _ZERO:
+                keys[count] = buckets[word]
+                row_ids[count] = np.int64(buckets[word + _ONE]) - 1
+                count += 1
+            bucket += 1
+        if bucket <= last:
+            break
+        partition = (partition + 1) % heads.shape[0]
+        bucket = 0
+    hand[0], hand[1] = partition, bucket
+    return count

@@ -48,10 +48,6 @@ class BadValues:
         """Return the bad pushes of all trainers to a table."""
         return sum(entry.pushes for entry in self.of(table).values())
 
-    def forget(self, table: str) -> None:
-        """Begin anew with a table that was dropped."""
-        self._counts.pop(table, None)
-
     def checked(self, table: SparseTable, part: TablePush, push_id: PushId) -> TablePush:
         """Return a push's part as it may be applied, or refuse it; see ``SparseTable.check_push``.
 

@@ -6,7 +6,7 @@ remembers which writes were applied, sparse and dense alike.
 What always holds: a write is checked whole before it is applied, and applied once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +49,7 @@ class DenseMethods:
     pushes: Pushes
     progress: Progress
 
-    def methods(self) -> Mapping[str, Callable[[bytes], bytes]]:
+    def methods(self) -> dict[str, Callable[[bytes], bytes]]:
         """Return what answers each method."""
         return {
             "CreateDense": self.create,

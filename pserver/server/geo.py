@@ -8,7 +8,7 @@ trainer that asks for what changed and then reads the rows sees at least what it
 Owner: the shard's owner thread.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from pserver.arrays import Keys
 from pserver.errors import ShapeError
@@ -33,7 +33,7 @@ class GeoMethods:
         self._check_incarnation = check_incarnation
         self._logs: dict[str, ChangeLog] = {}
 
-    def methods(self) -> Mapping[str, Callable[[bytes], bytes]]:
+    def methods(self) -> dict[str, Callable[[bytes], bytes]]:
         """Return what answers each method."""
         return {"PullChanged": self.pull_changed}
 
@@ -42,6 +42,10 @@ class GeoMethods:
         log = self._logs.get(table)
         if log is not None:
             log.note(keys, trainer)
+
+    def forget(self, table: str) -> None:
+        """Let readers of a table that was cleared or dropped take every row for changed."""
+        self._logs.pop(table, None)
 
     def pull_changed(self, message: bytes) -> bytes:
         """Return which keys others wrote to; the first question about a table opens its log."""

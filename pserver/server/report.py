@@ -124,4 +124,7 @@ def _table_stats(table: SparseTable, report: Report) -> pb.TableStats:
             for trainer, entry in bad.items()
         ],
         stopped=table.stopped,
+        evicted=table.keeping.evicted,
+        shrunk=table.keeping.shrunk,
+        day=table.keeping.day,
     )

@@ -13,6 +13,7 @@ from pserver.table.dense import DenseTable
 from pserver.table.sparse import SparseTable
 
 _Sample = tuple[tuple[str, ...], float]
+_ByTable = Callable[[Callable[[SparseTable], float]], Callable[[], list[_Sample]]]
 
 
 def series(report: Callable[[], Report]) -> list[Series]:
@@ -55,12 +56,7 @@ def series(report: Callable[[], Report]) -> list[Series]:
             table,
             by_name(lambda t: t.occurrences_pushed),
         ),
-        Series(
-            "bad_pushes_total",
-            "Pushes with NaN, infinity or a huge number, mended or refused.",
-            table,
-            by_table(lambda t: report().bad_values.total(t.spec.name)),
-        ),
+        *_refused_and_gone(report, by_table),
         Series("queue_depth", "Requests waiting.", (), one(lambda r: r.queued)),
         Series(
             "applied_pushes_total", "Pushes applied.", (), one(lambda r: r.tallies.pushes_applied)
@@ -70,5 +66,30 @@ def series(report: Callable[[], Report]) -> list[Series]:
             "Pushes refused because they were applied before.",
             (),
             one(lambda r: r.tallies.pushes_duplicate),
+        ),
+    ]
+
+
+def _refused_and_gone(report: Callable[[], Report], by_table: _ByTable) -> list[Series]:
+    """Return what tables did not take, and what they lost."""
+    table = ("table",)
+    return [
+        Series(
+            "bad_pushes_total",
+            "Pushes with NaN, infinity or a huge number, mended or refused.",
+            table,
+            by_table(lambda t: report().bad_values.total(t.spec.name)),
+        ),
+        Series(
+            "evicted_rows_total",
+            "Rows that fell out over a limit.",
+            table,
+            by_table(lambda t: t.keeping.evicted),
+        ),
+        Series(
+            "shrunk_rows_total",
+            "Rows that shrinks removed.",
+            table,
+            by_table(lambda t: t.keeping.shrunk),
         ),
     ]

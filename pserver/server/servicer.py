@@ -29,6 +29,7 @@ from pserver.server.geo import GeoMethods
 from pserver.server.group import METHODS as GROUP_METHODS
 from pserver.server.group import Group
 from pserver.server.leases import Leases
+from pserver.server.lifecycle import LifecycleMethods
 from pserver.server.merge import Merge
 from pserver.server.once import Once
 from pserver.server.pushes import Pushes
@@ -36,6 +37,7 @@ from pserver.server.report import Report, Tallies, describe, stats
 from pserver.server.series import series
 from pserver.server.waiting import Progress, Waiting
 from pserver.status import to_status
+from pserver.table import shrink
 from pserver.table.registry import Registry
 from pserver.table.storage import MEMORY_ONLY, Storage
 from pserver.v1 import pserver_pb2 as pb
@@ -55,6 +57,10 @@ METHODS = (
     "PushDelta",
     "PushDenseDelta",
     "PullChanged",
+    "Clear",
+    "Drop",
+    "Shrink",
+    "TopKeys",
     "Stats",
     *GROUP_METHODS,
     "Lease",
@@ -152,7 +158,9 @@ class Servicer:
             pushes=self._pushes,
             progress=self._progress,
         )
-        return {**work, **dense.methods(), **self._geo.methods()}
+        parts = (self._registry, self._executor, self._group.members, self._geo.forget)
+        self._lifecycle = LifecycleMethods(*parts, check_incarnation=self._check_incarnation)
+        return work | dense.methods() | self._geo.methods() | self._lifecycle.methods()
 
     async def call(self, method: str, message: bytes) -> bytes:
         """Answer one request.
@@ -183,6 +191,7 @@ class Servicer:
                 work = functools.partial(self._work[method], message)
                 reply = await self._waiting.run(run, work)
             code, sent = "OK", len(reply)
+            self._lifecycle.note()
         except Exception as error:
             code = to_status(error)[0].name
             raise
@@ -210,7 +219,11 @@ class Servicer:
     def _on_create_table(self, message: bytes) -> bytes:
         request = parse_small(pb.CreateTableRequest, message)
         self._check_incarnation(request.incarnation)
-        table = self._registry.create(spec_of(request.spec))
+        spec = spec_of(request.spec)
+        is_new = self._registry.find(spec.name) is None
+        table = self._registry.create(spec)
+        if is_new:
+            self._lifecycle.made(table)
         return build_small(pb.CreateTableReply(spec=proto_of(table.spec)))
 
     def _on_pull(self, message: bytes) -> bytes:
@@ -255,6 +268,7 @@ class Servicer:
             reply.weights.extend(weights.tolist())
         else:
             reply.has_row, reply.epoch = True, row.epoch
+            reply.would_go, reply.why = shrink.verdict(table, row)
             reply.weights.extend(row.weights.tolist())
             for name, values in row.state.items():
                 reply.state.add(name=name, values=values.tolist())

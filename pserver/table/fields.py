@@ -71,6 +71,11 @@ class Fields:
             self._first[position : position + 1].view(field.kind)[0] = field.first
 
     @property
+    def mappings(self) -> list[Mapping]:
+        """Return the memory of the records."""
+        return [self._mapping] if self.stride else []
+
+    @property
     def row_bytes(self) -> int:
         """Return the bytes of a record."""
         return WORD_BYTES * self.stride

@@ -44,6 +44,11 @@ class Index:
         hashmap.open_partitions(self._heads, self._counters)
 
     @property
+    def mappings(self) -> list[Mapping]:
+        """Return the memory of the buckets."""
+        return [self._mapping]
+
+    @property
     def num_rows(self) -> int:
         """Return the rows alive."""
         return int(self._counters[hashmap.ROWS])
@@ -98,6 +103,18 @@ class Index:
         keys, row_ids = np.empty(count, np.uint64), np.empty(count, np.int64)
         hashmap.entries(self._buckets, self._heads, partition, keys, row_ids)
         return keys, row_ids
+
+    def walk(self, hand: tuple[int, int], count: int) -> tuple[Keys, RowIds, tuple[int, int]]:
+        """Return the rows from a hand on, at most ``count``, and where the hand is then.
+
+        Args:
+            hand: a partition, and a bucket of its region.
+            count: rows at most; fewer if they are all of the index.
+        """
+        place = np.array(hand, np.int64)
+        keys, row_ids = np.empty(count, np.uint64), np.empty(count, np.int64)
+        found = hashmap.walk(self._buckets, self._heads, place, keys, row_ids)
+        return keys[:found], row_ids[:found], (int(place[0]), int(place[1]))
 
     def _give_back(self) -> None:
         """Return the pages of regions that partitions left to the system.

@@ -3,7 +3,7 @@
 Rooms before and after: ``server.servicer`` asks for a table in the owner thread; a client's
 CreateTable makes one.
 
-What always holds: a name stands for one spec, sparse or dense, for as long as the process lives.
+What always holds: a name stands for one spec, sparse or dense, until the table is dropped.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from collections.abc import Container, Iterator
 from pserver.errors import ConfigError, SpecMismatchError, UnknownTableError, nearest
 from pserver.spec import TABLES_MAX, DenseSpec, TableSpec
 from pserver.table.dense import DenseTable, spelled_out_dense
+from pserver.table.eviction import make_eviction_rule
 from pserver.table.initializer import make_initializer
 from pserver.table.optimizer import make_optimizer
 from pserver.table.sparse import SparseTable
@@ -32,7 +33,10 @@ def spelled_out(spec: TableSpec) -> TableSpec:
     initializer = make_initializer(
         spec.initializer, table=spec.name, seed=spec.seed, where=f"{where}: initializer"
     )
-    return dataclasses.replace(spec, optimizer=optimizer.text, initializer=initializer.text)
+    evict = make_eviction_rule(spec.evict, where=f"{where}: evict")
+    return dataclasses.replace(
+        spec, optimizer=optimizer.text, initializer=initializer.text, evict=evict.text
+    )
 
 
 class Registry:
@@ -92,6 +96,19 @@ class Registry:
             known = nearest(name, self._tables) if self._tables else "this shard has no tables yet"
             raise UnknownTableError(f"no table {name!r}; {known}")
         return table
+
+    def find(self, name: str) -> SparseTable | DenseTable | None:
+        """Return the table of that name, of either kind, or None."""
+        return self._tables.get(name) or self._dense.get(name)
+
+    def has(self, table: SparseTable) -> bool:
+        """Return whether a table is still here."""
+        return self._tables.get(table.spec.name) is table
+
+    def drop(self, name: str) -> None:
+        """Forget the table of that name."""
+        self._tables.pop(name, None)
+        self._dense.pop(name, None)
 
     def create_dense(self, spec: DenseSpec, *, size: int) -> DenseTable:
         """Make the dense table, or return the one that has this very spec.

@@ -82,6 +82,11 @@ class Slab(ABC):
         return mapping.array
 
     @property
+    def mappings(self) -> list[AnyMapping]:
+        """Return the memory of the rows."""
+        return [*(mapping for mapping, _ in self._kept), *self._mappings]
+
+    @property
     def refusal(self) -> str:
         """Return why ``reserve`` granted less than was asked for."""
         return next((kept.refusal for kept, _ in self._kept if kept.refusal), "")

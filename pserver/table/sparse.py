@@ -10,54 +10,27 @@ What always holds:
 Owner: the shard's owner thread.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pserver.arrays import Epochs, Floats, Keys, RowIds
-from pserver.errors import TableFullError, TableStoppedError
+from pserver.errors import TableFullError, TableStoppedError, UnavailableError
 from pserver.kernel import rows
 from pserver.spec import TableSpec
-from pserver.table.fields import Fields, FieldValue
+from pserver.table.fields import Fields
+from pserver.table.hot import Hot
 from pserver.table.index import Index
 from pserver.table.initializer import make_initializer
+from pserver.table.keeping import Keeping
 from pserver.table.optimizer import make_optimizer
+from pserver.table.repeats import without_repeats
+from pserver.table.row import Row, Watch
 from pserver.table.slab import Parts
 from pserver.table.slab_half import make_slab
-from pserver.table.storage import MEMORY_ONLY, Storage
+from pserver.table.storage import MEMORY_ONLY, AnyMapping, Storage
 from pserver.table.values import check_values, mended_values, read_only
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Row:
-    """A copy of what a table holds for one key.
-
-    Attributes:
-        weights: (dim,) float32.
-        state: the optimizer's floats, by the name of each part, in the row's order.
-        epoch: in which the row last changed.
-        fields: the words that the table's rules keep in each row, by name.
-    """
-
-    weights: Floats
-    state: Mapping[str, Floats]
-    epoch: int
-    fields: Mapping[str, FieldValue]
-
-
-class Watch(Protocol):
-    """Is told of rows before they change or go; a save that is under way is one."""
-
-    def before_change(self, keys: Keys, row_ids: RowIds) -> None:
-        """See the rows of (U,) keys as they are; a row id of -1 means no row."""
-        ...
-
-    def before_erase(self, keys: Keys, row_ids: RowIds) -> None:
-        """See the rows of (U,) keys that are about to go; a row id of -1 means no row."""
-        ...
 
 
 class SparseTable:
@@ -69,6 +42,8 @@ class SparseTable:
         epoch: 1 and up; each row remembers the epoch in which it last changed.
         fields: the words of each row that the table's rules ask for.
         watch: is told of rows before they change; None costs nothing.
+        hot: which keys are pushed most.
+        keeping: which rows fall out, and what is remembered of them for that.
         stopped: why no push is taken any more, or an empty text. See ``stop``.
     """
 
@@ -90,10 +65,21 @@ class SparseTable:
         self.stopped = ""
         self._optimizer = make_optimizer(spec.optimizer, dim=spec.dim)
         self._initializer = make_initializer(spec.initializer, table=spec.name, seed=spec.seed)
-        self._slab = make_slab(spec, self._optimizer, self._initializer, storage=storage)
-        self.fields = Fields(spec.capacity_max, (), table=spec.name)
-        self._index = Index(spec.capacity_max, self._slab.free_rows, table=spec.name)
+        self._storage = storage
+        self.keeping = Keeping(spec)
+        self._open()
+        self.keeping.check_capacity(spec)
         self._compile()
+
+    def _open(self) -> None:
+        """Begin without rows, in fresh memory. If the system refuses it, nothing is changed."""
+        spec = self.spec
+        slab = make_slab(spec, self._optimizer, self._initializer, storage=self._storage)
+        fields = Fields(spec.capacity_max, self.keeping.fields, table=spec.name)
+        self._index = Index(spec.capacity_max, slab.free_rows, table=spec.name)
+        self._slab, self.fields = slab, fields
+        self.keeping.use(fields, slab, self._index)
+        self.hot = Hot()
 
     @property
     def num_rows(self) -> int:
@@ -134,7 +120,9 @@ class SparseTable:
             TableFullError: no room for the new rows; nothing was created or written.
         """
         assert out.size == keys.size * self.spec.dim
-        self._slab.gather(self._rows_for(keys), out)
+        row_ids = self._rows_for(keys)
+        self._slab.gather(row_ids, out)
+        self.keeping.settle(row_ids, self.erase)
 
     def peek(self, keys: Keys, out: Floats) -> None:
         """Write the weights of each key and change nothing.
@@ -213,16 +201,18 @@ class SparseTable:
         """
         grads = read_only(grads)
         row_ids = self._rows_to_change(keys)
-        keys, row_ids, grads = self._without_repeats(keys, row_ids, grads)
-        self._slab.step(read_only(keys), row_ids, grads, version=self.version)
-        rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
+        keys, row_ids, grads = without_repeats(self._slab, keys, row_ids, grads)
+        self._slab.step(keys, row_ids, grads, version=self.version)
+        self.hot.note(keys)
+        self._wrote(row_ids)
 
     def add(self, keys: Keys, deltas: Floats) -> None:
         """Add (U * dim,) ``deltas`` to weights; state stays. Otherwise as ``push``."""
         row_ids = self._rows_to_change(keys)
-        keys, row_ids, deltas = self._without_repeats(keys, row_ids, read_only(deltas))
-        self._slab.add(read_only(keys), row_ids, deltas, version=self.version)
-        rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
+        keys, row_ids, deltas = without_repeats(self._slab, keys, row_ids, read_only(deltas))
+        self._slab.add(keys, row_ids, deltas, version=self.version)
+        self.hot.note(keys)
+        self._wrote(row_ids)
 
     def check_assign(self, keys: Keys, weights: Floats) -> Floats:
         """Return the weights, or refuse what ``assign`` could not write whole.
@@ -247,7 +237,7 @@ class SparseTable:
         """
         row_ids = self._rows_to_change(keys)
         self._slab.assign(row_ids, read_only(weights))
-        rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
+        self._wrote(row_ids)
 
     def erase(self, keys: Keys) -> int:
         """Remove each key that has a row, and return how many had one.
@@ -260,6 +250,33 @@ class SparseTable:
             self._index.find(keys, row_ids)
             self.watch.before_erase(keys, row_ids)
         return self._index.erase(keys)
+
+    def clear(self) -> list[AnyMapping]:
+        """Remove all rows at once; spec, version and epoch stay, and pushes are taken again.
+
+        Returns:
+            The memory that they were in, to be left in slices.
+
+        Raises:
+            UnavailableError: a save of the table is under way. Nothing was changed.
+            ConfigError: the system refused fresh address space. Nothing was changed.
+        """
+        old = self.leave()
+        self._open()
+        self.stopped = ""
+        return old
+
+    def leave(self) -> list[AnyMapping]:
+        """Return all memory of the rows, for whoever gives it back when the table is gone.
+
+        Raises:
+            UnavailableError: a save of the table is under way.
+        """
+        if self.watch is not None:
+            raise UnavailableError(
+                f"table {self.spec.name!r}: a save of it is under way; try again when it is done"
+            )
+        return [*self._slab.mappings, *self.fields.mappings, *self._index.mappings]
 
     # --- for saves and loads, see ``dump`` and ``cut`` ------------------------------------------
 
@@ -309,19 +326,22 @@ class SparseTable:
         self.pull(keys, values)
         self.peek(keys, values)
         self.erase(keys)
+        self.entries(0)
+        self.keeping.compile()
         rows.sum_repeats(nowhere, read_only(values), self.spec.dim, values)
         self._slab.write_first(self._initializer, read_only(keys), nowhere, nowhere)
 
-    def _without_repeats(
-        self, keys: Keys, row_ids: RowIds, values: Floats
-    ) -> tuple[Keys, RowIds, Floats]:
-        """Return distinct rows, each with the sum of the values of its repeats, in order."""
-        if rows.first_repeat(self._slab.marks, row_ids) < 0:
-            return keys, row_ids, values
-        distinct, at, inverse = np.unique(row_ids, return_index=True, return_inverse=True)
-        summed = np.zeros(distinct.size * self.spec.dim, np.float32)
-        rows.sum_repeats(inverse.astype(np.int64), values, self.spec.dim, summed)
-        return keys[at], distinct, read_only(summed)
+    def _wrote(self, row_ids: RowIds) -> None:
+        """Note that rows changed, and let others fall out if there are too many now."""
+        rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
+        self.keeping.wrote(row_ids)
+        self.keeping.settle(row_ids, self.erase)
+
+    def will_change(self, keys: Keys, row_ids: RowIds) -> None:
+        """Tell who watches of (U,) rows that are about to change, and note that they do."""
+        if self.watch is not None:
+            self.watch.before_change(keys, row_ids)
+        rows.stamp(self._slab.epochs, row_ids, np.uint32(self.epoch))
 
     def _rows_to_change(self, keys: Keys) -> RowIds:
         """Return the row id of each key as ``_rows_for``, after telling who watches the table."""
@@ -342,6 +362,7 @@ class SparseTable:
             new_rows = row_ids[where]
             self._slab.write_first(self._initializer, keys, where, new_rows)
             self.fields.begin(new_rows)
+            self.keeping.begin(new_rows)
             rows.stamp(self._slab.epochs, new_rows, np.uint32(self.epoch))
         return row_ids
 

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TableSpec(_message.Message):
-    __slots__ = ("name", "dim", "optimizer", "initializer", "seed", "capacity_max", "on_nan", "unknown_reads", "row_dtype", "storage")
+    __slots__ = ("name", "dim", "optimizer", "initializer", "seed", "capacity_max", "on_nan", "unknown_reads", "ttl_days", "evict", "row_dtype", "storage")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,8 @@ class TableSpec(_message.Message):
     CAPACITY_MAX_FIELD_NUMBER: _ClassVar[int]
     ON_NAN_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_READS_FIELD_NUMBER: _ClassVar[int]
+    TTL_DAYS_FIELD_NUMBER: _ClassVar[int]
+    EVICT_FIELD_NUMBER: _ClassVar[int]
     ROW_DTYPE_FIELD_NUMBER: _ClassVar[int]
     STORAGE_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -26,9 +28,11 @@ class TableSpec(_message.Message):
     capacity_max: int
     on_nan: str
     unknown_reads: str
+    ttl_days: int
+    evict: str
     row_dtype: str
     storage: str
-    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[str] = ..., initializer: _Optional[str] = ..., seed: _Optional[int] = ..., capacity_max: _Optional[int] = ..., on_nan: _Optional[str] = ..., unknown_reads: _Optional[str] = ..., row_dtype: _Optional[str] = ..., storage: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[str] = ..., initializer: _Optional[str] = ..., seed: _Optional[int] = ..., capacity_max: _Optional[int] = ..., on_nan: _Optional[str] = ..., unknown_reads: _Optional[str] = ..., ttl_days: _Optional[int] = ..., evict: _Optional[str] = ..., row_dtype: _Optional[str] = ..., storage: _Optional[str] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -461,7 +465,7 @@ class DenseStats(_message.Message):
     def __init__(self, table: _Optional[str] = ..., length: _Optional[int] = ..., bytes: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class TableStats(_message.Message):
-    __slots__ = ("table", "rows", "bytes", "version", "keys_pulled", "keys_pushed", "occurrences_pushed", "bad_pushes", "bad_pushes_of", "stopped")
+    __slots__ = ("table", "rows", "bytes", "version", "keys_pulled", "keys_pushed", "occurrences_pushed", "bad_pushes", "bad_pushes_of", "stopped", "evicted", "shrunk", "day")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -472,6 +476,9 @@ class TableStats(_message.Message):
     BAD_PUSHES_FIELD_NUMBER: _ClassVar[int]
     BAD_PUSHES_OF_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    SHRUNK_FIELD_NUMBER: _ClassVar[int]
+    DAY_FIELD_NUMBER: _ClassVar[int]
     table: str
     rows: int
     bytes: int
@@ -482,7 +489,10 @@ class TableStats(_message.Message):
     bad_pushes: int
     bad_pushes_of: _containers.RepeatedCompositeFieldContainer[BadPushes]
     stopped: str
-    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., version: _Optional[int] = ..., keys_pulled: _Optional[int] = ..., keys_pushed: _Optional[int] = ..., occurrences_pushed: _Optional[int] = ..., bad_pushes: _Optional[int] = ..., bad_pushes_of: _Optional[_Iterable[_Union[BadPushes, _Mapping]]] = ..., stopped: _Optional[str] = ...) -> None: ...
+    evicted: int
+    shrunk: int
+    day: int
+    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., version: _Optional[int] = ..., keys_pulled: _Optional[int] = ..., keys_pushed: _Optional[int] = ..., occurrences_pushed: _Optional[int] = ..., bad_pushes: _Optional[int] = ..., bad_pushes_of: _Optional[_Iterable[_Union[BadPushes, _Mapping]]] = ..., stopped: _Optional[str] = ..., evicted: _Optional[int] = ..., shrunk: _Optional[int] = ..., day: _Optional[int] = ...) -> None: ...
 
 class BadPushes(_message.Message):
     __slots__ = ("trainer", "pushes", "last")
@@ -512,6 +522,96 @@ class MethodStats(_message.Message):
     max_s: float
     def __init__(self, method: _Optional[str] = ..., calls: _Optional[int] = ..., errors: _Optional[int] = ..., calls_per_s: _Optional[float] = ..., p50_s: _Optional[float] = ..., p99_s: _Optional[float] = ..., max_s: _Optional[float] = ...) -> None: ...
 
+class TableRequest(_message.Message):
+    __slots__ = ("incarnation", "table", "request")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    table: str
+    request: int
+    def __init__(self, incarnation: _Optional[int] = ..., table: _Optional[str] = ..., request: _Optional[int] = ...) -> None: ...
+
+class GoneReply(_message.Message):
+    __slots__ = ("was_there", "rows", "bytes")
+    WAS_THERE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    was_there: bool
+    rows: int
+    bytes: int
+    def __init__(self, was_there: _Optional[bool] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class ShrinkRequest(_message.Message):
+    __slots__ = ("incarnation", "table", "day", "dry", "walk")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    DAY_FIELD_NUMBER: _ClassVar[int]
+    DRY_FIELD_NUMBER: _ClassVar[int]
+    WALK_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    table: str
+    day: int
+    dry: bool
+    walk: int
+    def __init__(self, incarnation: _Optional[int] = ..., table: _Optional[str] = ..., day: _Optional[int] = ..., dry: _Optional[bool] = ..., walk: _Optional[int] = ...) -> None: ...
+
+class ShrinkReply(_message.Message):
+    __slots__ = ("is_done", "is_past", "last_day", "rows", "gone", "gone_bytes", "by_score", "by_age", "has_scores", "edges", "all_counts", "gone_counts")
+    IS_DONE_FIELD_NUMBER: _ClassVar[int]
+    IS_PAST_FIELD_NUMBER: _ClassVar[int]
+    LAST_DAY_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    GONE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BY_SCORE_FIELD_NUMBER: _ClassVar[int]
+    BY_AGE_FIELD_NUMBER: _ClassVar[int]
+    HAS_SCORES_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
+    ALL_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    GONE_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    is_done: bool
+    is_past: bool
+    last_day: int
+    rows: int
+    gone: int
+    gone_bytes: int
+    by_score: int
+    by_age: int
+    has_scores: bool
+    edges: _containers.RepeatedScalarFieldContainer[float]
+    all_counts: _containers.RepeatedScalarFieldContainer[int]
+    gone_counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, is_done: _Optional[bool] = ..., is_past: _Optional[bool] = ..., last_day: _Optional[int] = ..., rows: _Optional[int] = ..., gone: _Optional[int] = ..., gone_bytes: _Optional[int] = ..., by_score: _Optional[int] = ..., by_age: _Optional[int] = ..., has_scores: _Optional[bool] = ..., edges: _Optional[_Iterable[float]] = ..., all_counts: _Optional[_Iterable[int]] = ..., gone_counts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TopKeysRequest(_message.Message):
+    __slots__ = ("incarnation", "table", "by", "count", "walk")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    WALK_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    table: str
+    by: str
+    count: int
+    walk: int
+    def __init__(self, incarnation: _Optional[int] = ..., table: _Optional[str] = ..., by: _Optional[str] = ..., count: _Optional[int] = ..., walk: _Optional[int] = ...) -> None: ...
+
+class TopKeysReply(_message.Message):
+    __slots__ = ("is_done", "keys", "values", "missed", "seen")
+    IS_DONE_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    is_done: bool
+    keys: _containers.RepeatedScalarFieldContainer[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    missed: float
+    seen: float
+    def __init__(self, is_done: _Optional[bool] = ..., keys: _Optional[_Iterable[int]] = ..., values: _Optional[_Iterable[float]] = ..., missed: _Optional[float] = ..., seen: _Optional[float] = ...) -> None: ...
+
 class InspectRequest(_message.Message):
     __slots__ = ("incarnation", "table", "key")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -523,20 +623,24 @@ class InspectRequest(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., table: _Optional[str] = ..., key: _Optional[int] = ...) -> None: ...
 
 class InspectReply(_message.Message):
-    __slots__ = ("has_row", "weights", "state", "epoch", "table_epoch", "version")
+    __slots__ = ("has_row", "weights", "state", "epoch", "table_epoch", "version", "would_go", "why")
     HAS_ROW_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TABLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    WOULD_GO_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
     has_row: bool
     weights: _containers.RepeatedScalarFieldContainer[float]
     state: _containers.RepeatedCompositeFieldContainer[StatePart]
     epoch: int
     table_epoch: int
     version: int
-    def __init__(self, has_row: _Optional[bool] = ..., weights: _Optional[_Iterable[float]] = ..., state: _Optional[_Iterable[_Union[StatePart, _Mapping]]] = ..., epoch: _Optional[int] = ..., table_epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+    would_go: bool
+    why: str
+    def __init__(self, has_row: _Optional[bool] = ..., weights: _Optional[_Iterable[float]] = ..., state: _Optional[_Iterable[_Union[StatePart, _Mapping]]] = ..., epoch: _Optional[int] = ..., table_epoch: _Optional[int] = ..., version: _Optional[int] = ..., would_go: _Optional[bool] = ..., why: _Optional[str] = ...) -> None: ...
 
 class StatePart(_message.Message):
     __slots__ = ("name", "values")

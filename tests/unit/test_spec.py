@@ -70,6 +70,8 @@ def test_every_field_is_in_the_difference_when_all_differ() -> None:
         capacity_max=7,
         on_nan="zero",
         unknown_reads="zeros",
+        ttl_days=7,
+        evict="lru:rows=5",
         row_dtype="float16",
         storage="file",
     )

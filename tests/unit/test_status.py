@@ -41,6 +41,7 @@ CODES: dict[type[PserverError], str] = {
     errors.OverloadedError: "RESOURCE_EXHAUSTED",
     errors.TableFullError: "FAILED_PRECONDITION",
     errors.TableStoppedError: "FAILED_PRECONDITION",
+    errors.BusyError: "FAILED_PRECONDITION",
     errors.DeadlineError: "DEADLINE_EXCEEDED",
     errors.InternalError: "INTERNAL",
 }

@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pserver.errors import ConfigError, ShapeError
-from pserver.spec import DIM_MAX, ON_NAN, ROW_DTYPES, ROWS_MAX, STORAGES, UNKNOWN_READS, TableSpec
+from pserver.spec import (
+    DAYS_MAX,
+    DIM_MAX,
+    ON_NAN,
+    ROW_DTYPES,
+    ROWS_MAX,
+    STORAGES,
+    UNKNOWN_READS,
+    TableSpec,
+)
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import parse_small, proto_of, spec_of
 
@@ -21,6 +30,8 @@ from pserver.wire.small import parse_small, proto_of, spec_of
         capacity_max=st.integers(1, ROWS_MAX),
         on_nan=st.sampled_from(ON_NAN),
         unknown_reads=st.sampled_from(UNKNOWN_READS),
+        ttl_days=st.integers(0, DAYS_MAX),
+        evict=st.text(min_size=1, max_size=30),
         row_dtype=st.sampled_from(ROW_DTYPES),
         storage=st.sampled_from(STORAGES),
     )

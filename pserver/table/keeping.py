@@ -1,0 +1,152 @@
+"""What a table does to keep its size: ages of its rows, eviction, and the day of the last shrink.
+
+Rooms before and after: ``sparse`` tells of rows and asks for room; ``ages`` remembers, ``eviction``
+chooses; ``shrink`` walks; checkpoints take and give ``numbers``.
+
+What always holds: a table whose spec asks for none of it keeps no word of any row, and each call here
+costs one comparison. Owner: the shard's owner thread.
+"""
+
+from collections.abc import Callable, Mapping
+
+from pserver.arrays import Keys, RowIds
+from pserver.kernel import ages as kernel
+from pserver.placement import NUM_PARTITIONS
+from pserver.spec import TableSpec
+from pserver.table.ages import SEEN_DAY, Ages
+from pserver.table.eviction import Eviction, Hand, make_eviction_rule
+from pserver.table.fields import Field, Fields
+from pserver.table.index import Index
+from pserver.table.slab import Slab
+
+INDEX_BYTES = 36
+"""Of a row's share of the index: 16 bytes a bucket, 45 % of which are filled on average over the
+partitions, which double at different times. A bound in bytes counts with it, so that it is the same
+number of rows whenever the index last grew."""
+
+
+class Keeping:
+    """The part of one table.
+
+    Attributes:
+        fields: the words that each row needs.
+        ages: of the rows; None where nobody asks.
+        eviction: what falls out; None for nothing.
+        day: of data, of the last shrink that began; 0 before the first.
+        next_partition: of a shrink that is under way; ``NUM_PARTITIONS`` if none is.
+        shrunk: rows that shrinks removed so far.
+    """
+
+    def __init__(self, spec: TableSpec) -> None:
+        """Read the spec.
+
+        Raises:
+            ConfigError: its rule of eviction is unknown or lacks a limit.
+        """
+        rule = make_eviction_rule(spec.evict, where=f"table {spec.name!r}: evict")
+        self.fields: tuple[Field, ...] = rule.fields + ((SEEN_DAY,) if spec.ttl_days else ())
+        self.eviction = Eviction(rule) if rule.name != "none" else None
+        self.ages = Ages(half_life=rule.half_life) if self.fields else None
+        self.day = 0
+        self.next_partition = NUM_PARTITIONS
+        self.shrunk = 0
+        self._has_changed = False
+
+    def check_capacity(self, spec: TableSpec) -> None:
+        """Refuse a table that would be full before rows can fall out; see ``EvictionRule``."""
+        if self.eviction is not None:
+            self.eviction.rule.check_capacity(
+                spec.capacity_max, row_bytes=self.row_bytes, where=f"table {spec.name!r}: evict"
+            )
+
+    def use(self, fields: Fields, slab: Slab, index: Index) -> None:
+        """Take the memory of a table that has no rows yet, or none any more."""
+        self._row_bytes = slab.row_bytes + fields.row_bytes
+        self._marks, self._index = slab.marks, index
+        if self.ages is not None:
+            self.ages.use(fields)
+        if self.eviction is not None:
+            self.eviction.hand = (0, 0)
+
+    def begin(self, row_ids: RowIds) -> None:
+        """Note (U,) rows that are new."""
+        if self.ages is not None and row_ids.size:
+            self.ages.begin(row_ids)
+            self._has_changed = True
+
+    def wrote(self, row_ids: RowIds) -> None:
+        """Note (U,) rows that were written."""
+        if self.ages is not None and row_ids.size:
+            self.ages.wrote(row_ids)
+            self._has_changed = True
+
+    def settle(self, row_ids: RowIds, erase: Callable[[Keys], int]) -> None:
+        """End a command: let rows fall out if there are too many, and let the clock go on.
+
+        Args:
+            row_ids: (U,) of the command; they stay.
+            erase: removes keys.
+        """
+        if not self._has_changed or self.ages is None:
+            return
+        self._has_changed = False
+        if self.eviction is not None and self.eviction.is_over(self):
+            kernel.mark(self._marks, row_ids)
+            self.eviction.make_room(self, self.ages, self._marks, erase)
+            kernel.unmark(self._marks, row_ids)
+        self.ages.clock += 1
+
+    def compile(self) -> None:
+        """Run every kernel on nothing, so that no request waits for a compiler."""
+        keys, row_ids, hand = self._index.walk((0, 0), 0)
+        assert hand == (0, 0)
+        if self.ages is not None:
+            self.ages.begin(row_ids)
+            self.ages.wrote(row_ids)
+        if self.ages is not None and self.eviction is not None:
+            self.ages.ranks(self.eviction.kind, keys, row_ids, self._marks)
+        kernel.mark(self._marks, row_ids)
+        kernel.unmark(self._marks, row_ids)
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes of a row, with its share of the index."""
+        return self._row_bytes + INDEX_BYTES
+
+    @property
+    def num_rows(self) -> int:
+        """Return the rows alive."""
+        return self._index.num_rows
+
+    @property
+    def live_bytes(self) -> int:
+        """Return the bytes of rows alive, with their share of the index."""
+        return self.num_rows * self.row_bytes
+
+    def walk(self, hand: Hand, count: int) -> tuple[Keys, RowIds, Hand]:
+        """Return the next rows under a hand, at most ``count``, and where it is then."""
+        return self._index.walk(hand, count)
+
+    @property
+    def evicted(self) -> int:
+        """Return the rows that fell out so far."""
+        return 0 if self.eviction is None else self.eviction.evicted
+
+    def numbers(self) -> dict[str, int]:
+        """Return all that a table remembers here beside its rows, for ``restore``."""
+        partition, bucket = (0, 0) if self.eviction is None else self.eviction.hand
+        return {
+            "clock": 0 if self.ages is None else self.ages.clock,
+            "hand_partition": partition,
+            "hand_bucket": bucket,
+            "day": self.day,
+            "next_partition": self.next_partition,
+        }
+
+    def restore(self, numbers: Mapping[str, int]) -> None:
+        """Take what ``numbers`` returned."""
+        if self.ages is not None:
+            self.ages.clock = numbers["clock"]
+        if self.eviction is not None:
+            self.eviction.hand = (numbers["hand_partition"], numbers["hand_bucket"])
+        self.day, self.next_partition = numbers["day"], numbers["next_partition"]

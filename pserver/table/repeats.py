@@ -1,0 +1,33 @@
+"""Keys that a push names more than once: their values are added up before the step.
+
+Rooms before and after: ``sparse`` found the rows of the keys; the slab steps each row once.
+"""
+
+import numpy as np
+
+from pserver.arrays import Floats, Keys, RowIds
+from pserver.kernel import rows
+from pserver.table.slab import Slab
+from pserver.table.values import read_only
+
+
+def without_repeats(
+    slab: Slab, keys: Keys, row_ids: RowIds, values: Floats
+) -> tuple[Keys, RowIds, Floats]:
+    """Return distinct rows, each with the sum of the values of its repeats, in order.
+
+    Args:
+        slab: of the rows.
+        keys: (U,) uint64.
+        row_ids: (U,) theirs.
+        values: (U * dim,) float32, read-only.
+
+    Returns:
+        Keys, row ids and values; keys and values read-only.
+    """
+    if rows.first_repeat(slab.marks, row_ids) < 0:
+        return read_only(keys), row_ids, values
+    distinct, at, inverse = np.unique(row_ids, return_index=True, return_inverse=True)
+    summed = np.zeros(distinct.size * slab.dim, np.float32)
+    rows.sum_repeats(inverse.astype(np.int64), values, slab.dim, summed)
+    return read_only(keys[at]), distinct, read_only(summed)

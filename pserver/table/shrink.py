@@ -1,0 +1,210 @@
+"""The daily shrink of a table: rows that nobody needs any more go.
+
+Rooms before and after: ``server.lifecycle`` advances a walk between requests; ``ages`` looks at the words
+of rows; ``sparse`` erases.
+
+The order of a day: train on the data of day D, then shrink D. A row goes if it was not written for more
+than ttl_days. Days are those of the data, as the shrinks name them; ages count those left out, too.
+
+What always holds:
+    * A table is shrunk once for a day, and days only rise: a shrink of the same or an earlier day
+      changes nothing. Two shrinks of a table do not overlap.
+    * A partition is walked in one slice, and slices are commands like pushes: a push that comes while
+      the walk goes on counts as before the shrink for keys of partitions that are still to come, and
+      as after it for those that were walked.
+    * A dry walk changes nothing.
+Owner: the shard's owner thread.
+
+Cost: about 20 ns a row. A slice is whole partitions of ``SLICE_ROWS`` rows in all, or one larger
+partition: with 100 M rows in the cluster a partition has 100,000, so the longest slice is some 3 ms.
+"""
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pserver.arrays import Doubles, Keys, RowIds
+from pserver.errors import ConfigError
+from pserver.placement import NUM_PARTITIONS
+from pserver.table.ages import SEEN_DAY
+from pserver.table.keeping import INDEX_BYTES
+from pserver.table.row import Row
+from pserver.table.sparse import SparseTable
+
+SLICE_ROWS = 16_384
+
+DAY_MAX = 2**31 - 1
+
+DAY_EDGES = (1, 2, 3, 7, 14, 30, 60, 90, 180, 365)
+"""Bins of the histogram of days unseen: below the first, between two, and from the last on."""
+
+
+def day_number(text: str, *, where: str = "--day") -> int:
+    """Return the day that a text names: a date, as days since 1970-01-01, or a whole number over 0.
+
+    Raises:
+        ConfigError: it is neither.
+
+    >>> day_number("1970-01-02"), day_number("20514")
+    (1, 20514)
+    """
+    try:
+        day = int(text) if text.isdecimal() else _days_since_1970(text)
+    except ValueError:
+        day = 0
+    if not 1 <= day <= DAY_MAX:
+        raise ConfigError(
+            f"{where}: must be a date such as 2026-03-01, or a whole number in [1, {DAY_MAX}], "
+            f"got {text!r}"
+        )
+    return day
+
+
+def _days_since_1970(text: str) -> int:
+    return (datetime.date.fromisoformat(text) - datetime.date(1970, 1, 1)).days
+
+
+@dataclass(slots=True, eq=False)
+class Shrunk:
+    """What a walk saw and did, so far.
+
+    Attributes:
+        rows: that were walked.
+        gone: of them, rows that went, or would go.
+        gone_bytes: of these.
+        by_score: went because of their score.
+        by_age: went because of their age, whatever their score.
+        edges: of the histogram.
+        all_counts: rows walked, by bin; one more than edges.
+        gone_counts: rows that went, by bin.
+    """
+
+    edges: tuple[float, ...]
+    rows: int = 0
+    gone: int = 0
+    gone_bytes: int = 0
+    by_score: int = 0
+    by_age: int = 0
+    all_counts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    gone_counts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __post_init__(self) -> None:
+        """Begin with empty bins."""
+        self.all_counts = np.zeros(len(self.edges) + 1, np.int64)
+        self.gone_counts = np.zeros(len(self.edges) + 1, np.int64)
+
+    def note(self, values: Doubles, goes: NDArray[np.bool_]) -> None:
+        """Count rows into the bins of their values."""
+        bins = np.searchsorted(self.edges, values, side="right")
+        self.rows += values.size
+        self.gone += int(np.count_nonzero(goes))
+        self.all_counts += np.bincount(bins, minlength=self.all_counts.size)
+        self.gone_counts += np.bincount(bins[goes], minlength=self.gone_counts.size)
+
+
+def check_shrinkable(table: SparseTable) -> None:
+    """Refuse a table whose spec says of no row that it goes.
+
+    Raises:
+        ConfigError: what to do is said.
+    """
+    if not table.spec.ttl_days:
+        raise ConfigError(
+            f"shrink {table.spec.name!r}: rows of this table never go by day: its accessor is plain, "
+            "and ttl_days is 0"
+        )
+
+
+def is_past(table: SparseTable, day: int) -> bool:
+    """Return whether a shrink of that day, or of a later one, was begun before."""
+    return day <= table.keeping.day
+
+
+def verdict(table: SparseTable, row: Row) -> tuple[bool, str]:
+    """Return whether a row would go with the shrink of the next day, and why, or why not.
+
+    Args:
+        table: of the row.
+        row: as it is now.
+
+    Returns:
+        The answer and its reason; an empty one where no row ever goes by day.
+    """
+    ttl_days, seen = table.spec.ttl_days, int(row.fields.get(SEEN_DAY.name, 0))
+    if not ttl_days:
+        return False, ""
+    if not seen:
+        return False, "written since the last shrink"
+    days = table.keeping.day + 1 - seen
+    return (
+        days > ttl_days,
+        f"not written for {days} days on day {table.keeping.day + 1}, {_most(ttl_days)}",
+    )
+
+
+def _most(days: int) -> str:
+    return f"at most {days} are allowed"
+
+
+def walk(table: SparseTable, day: int, shrunk: Shrunk, *, dry: bool) -> Iterator[None]:
+    """Shrink a table for a day, or see what that would do; each step is a slice.
+
+    Args:
+        table: ``check_shrinkable`` and ``is_past`` were asked.
+        day: of the data.
+        shrunk: written.
+        dry: change nothing.
+    """
+    keeping = table.keeping
+    if not dry:
+        keeping.day, keeping.next_partition = day, 0
+    partition = rows = 0
+    while partition < NUM_PARTITIONS:
+        rows += _walk_partition(table, partition, day, shrunk, dry=dry)
+        partition += 1
+        if not dry:
+            keeping.next_partition = partition
+        if rows >= SLICE_ROWS:
+            rows = 0
+            yield
+    if not dry:
+        keeping.shrunk += shrunk.gone
+
+
+def _walk_partition(
+    table: SparseTable, partition: int, day: int, shrunk: Shrunk, *, dry: bool
+) -> int:
+    """Shrink the rows of one partition, and return how many there were."""
+    keys, row_ids = table.entries(partition)
+    if not keys.size:
+        return 0
+    goes = _outlive(table, keys, row_ids, day, shrunk, dry=dry)
+    shrunk.gone_bytes += _bytes_of(table, row_ids[goes])
+    if not dry:
+        table.erase(keys[goes])
+    return keys.size
+
+
+def _outlive(
+    table: SparseTable, keys: Keys, row_ids: RowIds, day: int, shrunk: Shrunk, *, dry: bool
+) -> NDArray[np.bool_]:
+    """Note the day in rows of plain that were written, and return which of the others go."""
+    ages = table.keeping.ages
+    assert ages is not None
+    days = ages.unseen(row_ids, day)
+    if not dry:
+        seen = days == 0
+        table.will_change(keys[seen], row_ids[seen])
+        ages.note_day(row_ids[seen], day)
+    goes = days > table.spec.ttl_days
+    shrunk.by_age += int(np.count_nonzero(goes))
+    shrunk.note(days.astype(np.float64), goes)
+    return goes
+
+
+def _bytes_of(table: SparseTable, row_ids: RowIds) -> int:
+    """Return the bytes of rows, with their share of the index."""
+    return row_ids.size * (table.row_bytes + INDEX_BYTES)
