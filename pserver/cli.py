@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pserver._version import __version__
+from pserver.cli_checkpoint import add_checkpoint, checkpoint
 from pserver.cli_lifecycle import add_commands
 from pserver.cli_shared import add_cluster_flags, connect_given, console
 from pserver.cli_tables import (
@@ -93,6 +94,10 @@ def make_parser() -> CommandParser:
 
     add_commands(commands.add_parser)
     _add_plan(commands.add_parser("plan", help="tell what a table will cost, without a server"))
+
+    checkpoints = commands.add_parser("checkpoint", help="save, load and look after checkpoints")
+    add_checkpoint(checkpoints, cluster_flags=add_cluster_flags)
+    checkpoints.set_defaults(run=_checkpoint)
 
     optimizers = commands.add_parser("optimizers", help="list the rules a table may have")
     optimizers.add_argument("--dim", type=int, default=16, help="for the sizes (default: 16)")
@@ -224,6 +229,11 @@ def _ls(given: argparse.Namespace) -> None:
         Console(width=_WIDTH_LS).print(tables_table(facts))
     else:
         print("the servers have no tables")
+
+
+def _checkpoint(given: argparse.Namespace) -> None:
+    output = checkpoint(given, connect_given)
+    print(*([json.dumps(output.facts)] if given.json else output.lines), sep="\n")
 
 
 def _inspect(given: argparse.Namespace) -> None:

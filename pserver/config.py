@@ -97,6 +97,16 @@ class ServeSettings(Settings):
             description="requests that may wait for the owner thread; more are refused for now",
         ),
     ] = 256
+    checkpoint_dir: Annotated[
+        str | None,
+        Field(
+            description="folder of checkpoints, one for all shards; none: saves and loads are refused"
+        ),
+    ] = None
+    restore: Annotated[
+        str | None,
+        Field(description="load this version first: latest, a name or a number; none: begin empty"),
+    ] = None
     rule: Annotated[
         str | None,
         Field(description="optimizers of your own, as FILE.py:NAME,...; every shard needs them"),
@@ -108,6 +118,13 @@ class ServeSettings(Settings):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="least level of a log line")
     ] = "info"
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        """Refuse settings that would have no effect."""
+        if self.restore is not None and self.checkpoint_dir is None:
+            raise ValueError("restore needs checkpoint_dir: where the versions lie")
+        return self
 
 
 class ClientSettings(Settings):

@@ -6,11 +6,13 @@ work.
 """
 
 import asyncio
+import functools
 from collections.abc import Sequence
 
 from typing_extensions import override
 
-from pserver.client.channel import no_answer
+from pserver.checkpoint.places import open_store
+from pserver.client.channel import Channel, no_answer
 from pserver.client.client import Client
 from pserver.client.connect import make_client
 from pserver.client.runtime import Runtime
@@ -38,11 +40,16 @@ class InProcessChannel:
         except TimeoutError:
             raise no_answer(method, self.endpoint, timeout_s) from None
 
+    async def restore(self, version: str) -> None:
+        """Load a version before the first request."""
+        await self._servicer.loads.restore(version)
+
     async def _answer(self, method: str, message: bytes) -> bytes:
         return await self._servicer.call(method, message)
 
     async def close(self) -> None:
         """Close the shard."""
+        await self._servicer.end_saves()
         self._servicer.close()
 
 
@@ -56,10 +63,18 @@ class Cluster:
     (2, 2)
     """
 
-    def __init__(self, num_shards: int = 2, *, storage_dir: str | None = None) -> None:
+    def __init__(
+        self,
+        num_shards: int = 2,
+        *,
+        storage_dir: str | None = None,
+        checkpoint_dir: str | None = None,
+    ) -> None:
         """Start the shards; see ``embedded``."""
         self._runtime = Runtime()
-        self.shards = make_shards(num_shards, storage_dir=storage_dir)
+        self.shards = make_shards(
+            num_shards, storage_dir=storage_dir, checkpoint_dir=checkpoint_dir
+        )
 
     def __enter__(self) -> "Cluster":
         """Return the cluster."""
@@ -82,6 +97,7 @@ class Cluster:
 
         async def close_all() -> None:
             for shard in self.shards:
+                await shard.end_saves()
                 shard.close()
 
         self._runtime.submit(close_all()).result()
@@ -105,7 +121,9 @@ class SharedChannel(InProcessChannel):
         """Leave the shard as it is."""
 
 
-def make_shards(num_shards: int, *, storage_dir: str | None = None) -> Sequence[Servicer]:
+def make_shards(
+    num_shards: int, *, storage_dir: str | None = None, checkpoint_dir: str | None = None
+) -> Sequence[Servicer]:
     """Return the shards of a cluster, in this process.
 
     Raises:
@@ -114,8 +132,15 @@ def make_shards(num_shards: int, *, storage_dir: str | None = None) -> Sequence[
     shard_of_partition(num_shards)  # which checks it
     queue_max = ServeSettings().queue_max
     storage = open_storage(storage_dir, where="storage_dir")
+    store = open_store(checkpoint_dir, where="checkpoint_dir", writes=True)
     return [
-        Servicer(shard=shard, num_shards=num_shards, queue_max=queue_max, storage=storage)
+        Servicer(
+            shard=shard,
+            num_shards=num_shards,
+            queue_max=queue_max,
+            storage=storage,
+            store=store,
+        )
         for shard in range(num_shards)
     ]
 
@@ -125,6 +150,8 @@ def embedded(
     *,
     settings: ClientSettings | None = None,
     storage_dir: str | None = None,
+    checkpoint_dir: str | None = None,
+    restore: str | None = None,
 ) -> Client:
     """Return a client of a cluster inside this process. Closing it drops the tables.
 
@@ -132,9 +159,12 @@ def embedded(
         num_shards: shards, each with a thread of its own.
         settings: timeouts and limits.
         storage_dir: folder for tables whose storage is ``file``; None: they are refused.
+        checkpoint_dir: folder of checkpoints; None: saves and loads are refused.
+        restore: the version of it to begin with: latest, a name or a number.
 
     Raises:
-        ConfigError: ``num_shards`` is out of range, or the folder cannot hold files.
+        ConfigError: ``num_shards`` is out of range, or a folder cannot hold files.
+        CheckpointError: there is no such version, or it is damaged.
 
     >>> from pserver.spec import TableSpec
     >>> with embedded(2) as client:
@@ -146,8 +176,19 @@ def embedded(
     """
     return make_client(
         lambda: [
-            InProcessChannel(shard) for shard in make_shards(num_shards, storage_dir=storage_dir)
+            InProcessChannel(shard)
+            for shard in make_shards(
+                num_shards, storage_dir=storage_dir, checkpoint_dir=checkpoint_dir
+            )
         ],
         settings=settings or ClientSettings(),
         connect_s=10.0,
+        prepare=functools.partial(_restore, version=restore),
     )
+
+
+async def _restore(channels: Sequence[Channel], *, version: str | None) -> None:
+    """Let every shard load its part of a version, if one was named."""
+    for channel in channels:
+        if version is not None and isinstance(channel, InProcessChannel):
+            await channel.restore(version)

@@ -22,13 +22,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from pserver.arrays import Keys
 from pserver.client.at_exit import close_at_exit
+from pserver.client.checkpoint import Checkpoints
 from pserver.client.delivery import start_read, start_write
 from pserver.client.dense import Dense, DensePulled
 from pserver.client.geo import Geo
 from pserver.client.gradients import Gradients, as_assigned, as_gradients, check_gradients
 from pserver.client.group import Group
 from pserver.client.inputs import as_keys
-from pserver.client.inspected import Inspected, as_key, inspected
+from pserver.client.inspected import Inspected, inspect
 from pserver.client.lifecycle import Lifecycle
 from pserver.client.membership import ShardInfo
 from pserver.client.pending import PendingPull, PendingPush, Reply, Unwaited, wait_for
@@ -41,7 +42,7 @@ from pserver.config import ClientSettings, GroupSettings
 from pserver.deadline import Deadline
 from pserver.errors import RequestError
 from pserver.kernel.dedupe import dedupe
-from pserver.placement import shard_of, shard_of_partition
+from pserver.placement import shard_of_partition
 from pserver.spec import DenseSpec, TableSpec
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import TRAINER_BYTES, PushId
@@ -89,6 +90,7 @@ class Client:
         )
         self.geo = Geo(self._way)
         self.lifecycle = Lifecycle(self.shards, self._ask, self._tables.forget)
+        self.checkpoints = Checkpoints(self.shards, self._ask, self.flush)
         self._closing = threading.Lock()
         self._is_closed = False
         close_at_exit(self)
@@ -324,11 +326,7 @@ class Client:
             UnknownTableError, ShapeError: no such table, or no integer of 64 bits.
         """
         self.spec(table)
-        keys = as_key(key, where=f"inspect {table!r}")
-        info = self.shards[int(shard_of(keys, self.num_shards)[0])]
-        request = pb.InspectRequest(incarnation=info.incarnation, table=table, key=int(keys[0]))
-        (reply,) = self._ask("Inspect", [(info.shard, request)], what=f"inspect {table!r}")
-        return inspected(request, parse_small(pb.InspectReply, reply), info)
+        return inspect(self.shards, self._ask, table, key)
 
     def stats(self) -> list[pb.StatsReply]:
         """Return each shard's counters."""

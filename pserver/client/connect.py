@@ -5,7 +5,8 @@ own to ``make_client``.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from pserver.client.channel import Channel, GrpcChannel
 from pserver.client.client import Client
@@ -52,8 +53,16 @@ async def _handshake(channels: Sequence[Channel], deadline: Deadline) -> list[pb
     return await asyncio.gather(*(_describe(channel, deadline) for channel in channels))
 
 
+async def _ready(_: Sequence[Channel]) -> None:
+    """Servers of their own need nothing before the handshake."""
+
+
 def make_client(
-    channels: Callable[[], Sequence[Channel]], *, settings: ClientSettings, connect_s: float
+    channels: Callable[[], Sequence[Channel]],
+    *,
+    settings: ClientSettings,
+    connect_s: float,
+    prepare: Callable[[Sequence[Channel]], Coroutine[Any, Any, None]] = _ready,
 ) -> Client:
     """Return a client of the shards behind some channels.
 
@@ -61,9 +70,10 @@ def make_client(
         channels: makes them, called on the client's event loop.
         settings: of the client.
         connect_s: seconds that the servers get to answer the handshake.
+        prepare: is awaited before the handshake, on the client's event loop.
 
     Raises:
-        PserverError: as ``connect``.
+        PserverError: as ``connect``, or as ``prepare``.
     """
     keep_large_blocks()
     runtime = Runtime()
@@ -74,6 +84,7 @@ def make_client(
     opened: list[Channel] = []
     try:
         opened = runtime.submit(make()).result()
+        runtime.submit(prepare(opened)).result()
         deadline = Deadline.after(connect_s)
         replies = runtime.submit(_handshake(opened, deadline)).result()
         shards = check_cluster([channel.endpoint for channel in opened], replies)

@@ -3,7 +3,7 @@
 Rooms before and after: the key's shard answers Inspect; ``pserver inspect`` shows what is here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from pserver.arrays import Keys
 from pserver.client.inputs import as_keys
 from pserver.client.membership import ShardInfo
+from pserver.client.specs import Ask
 from pserver.errors import ShapeError
-from pserver.placement import partition_of
+from pserver.placement import partition_of, shard_of
 from pserver.v1 import pserver_pb2 as pb
+from pserver.wire.small import parse_small
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,3 +87,12 @@ def inspected(request: pb.InspectRequest, reply: pb.InspectReply, info: ShardInf
         would_go=reply.would_go,
         why=reply.why,
     )
+
+
+def inspect(shards: Sequence[ShardInfo], ask: Ask, table: str, key: int | np.integer) -> Inspected:
+    """Ask the shard of a key what it has for it; see ``Client.inspect``."""
+    keys = as_key(key, where=f"inspect {table!r}")
+    info = shards[int(shard_of(keys, len(shards))[0])]
+    request = pb.InspectRequest(incarnation=info.incarnation, table=table, key=int(keys[0]))
+    (reply,) = ask("Inspect", [(info.shard, request)], what=f"inspect {table!r}")
+    return inspected(request, parse_small(pb.InspectReply, reply), info)

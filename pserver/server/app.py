@@ -22,6 +22,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
+from pserver.checkpoint.places import open_store
 from pserver.config import ServeSettings
 from pserver.errors import ConfigError
 from pserver.malloc import keep_large_blocks
@@ -113,6 +114,7 @@ async def drain(servicer: Servicer, listening: Listening, *, drain_s: float) -> 
     servicer.is_draining = True
     await listening.health.enter_graceful_shutdown()
     await listening.server.stop(drain_s)
+    await servicer.end_saves()
     servicer.close()
 
 
@@ -145,6 +147,7 @@ async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> 
         queue_max=settings.queue_max,
         storage=open_storage(settings.storage_dir),
         on_loop=() if settings.storage_dir else SHORT,  # a row on a file may wait for a disk
+        store=open_store(settings.checkpoint_dir, where="--checkpoint-dir", writes=True),
     )
     # Before the warm-up: process 1 of a container ignores a signal that nobody handles.
     signals: asyncio.Queue[int] = asyncio.Queue()
@@ -152,6 +155,9 @@ async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
     warmup()
+    if settings.restore is not None:
+        loaded = await servicer.loads.restore(settings.restore)
+        announce(f"restored {settings.checkpoint_dir}/{loaded.line()}")
     gc.freeze()  # a full collection would go through all modules: 140 ms, in which nobody is answered
     if settings.metrics_bind is not None:
         _start_metrics(servicer, settings.metrics_bind)

@@ -13,9 +13,14 @@ with yes until it leaves the window, and with ``StaleError`` from then on.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pserver.errors import StaleError
-from pserver.wire import PushId
+from pserver.wire import TRAINER_BYTES, PushId
 
 WINDOW = 2048
 """Counters of a trainer that are remembered one by one: twice a client's largest window."""
@@ -63,3 +68,33 @@ class Once:
         self._seen.move_to_end(push_id.trainer)
         if len(self._seen) > TRAINERS_MAX:
             self._seen.popitem(last=False)
+
+    def capture(self) -> Callable[[], dict[str, NDArray[Any]]]:
+        """Return what turns the memory of this moment into arrays, in any thread.
+
+        ``trainers`` (T, 16) uint8, the one that pushed longest ago first; ``highest`` (T,) uint64;
+        ``bits`` (T, WINDOW / 8) uint8, the lowest bit of the first byte for ``highest`` itself.
+        """
+        seen = list(self._seen.items())
+
+        def arrays() -> dict[str, NDArray[Any]]:
+            trainers = b"".join(trainer for trainer, _ in seen)
+            bits = b"".join(bits.to_bytes(WINDOW // 8, "little") for _, (_, bits) in seen)
+            return {
+                "trainers": np.frombuffer(trainers, np.uint8).reshape(-1, TRAINER_BYTES),
+                "highest": np.array([highest for _, (highest, _) in seen], np.uint64),
+                "bits": np.frombuffer(bits, np.uint8).reshape(-1, WINDOW // 8),
+            }
+
+        return arrays
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Remember what was captured, and nothing else; without arrays, nothing."""
+        self._seen.clear()
+        if not arrays:
+            return
+        for trainer, highest, bits in zip(
+            arrays["trainers"], arrays["highest"], arrays["bits"], strict=True
+        ):
+            number = int.from_bytes(bits.tobytes(), "little")
+            self._seen[trainer.tobytes()] = (int(highest), number)

@@ -13,27 +13,34 @@ What always holds:
 import functools
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pserver.arrays import Keys
+from pserver.checkpoint.store import Store
 from pserver.config import MESSAGE_BYTES_MAX
 from pserver.errors import ClusterError, ConfigError, RestartedError, ShapeError, UnavailableError
 from pserver.metrics import Metrics
 from pserver.placement import first_foreign, partitions_of_shard
 from pserver.server.bad_values import BadValues
+from pserver.server.checkpoint import Saves
 from pserver.server.dense import DenseMethods
 from pserver.server.executor import Executor
+from pserver.server.gate import Gate
 from pserver.server.geo import GeoMethods
 from pserver.server.group import METHODS as GROUP_METHODS
 from pserver.server.group import Group
 from pserver.server.leases import Leases
 from pserver.server.lifecycle import LifecycleMethods
+from pserver.server.load import Loads
 from pserver.server.merge import Merge
 from pserver.server.once import Once
 from pserver.server.pushes import Pushes
 from pserver.server.report import Report, Tallies, describe, stats
+from pserver.server.save import Shard
 from pserver.server.series import series
 from pserver.server.waiting import Progress, Waiting
 from pserver.status import to_status
@@ -61,6 +68,8 @@ METHODS = (
     "Drop",
     "Shrink",
     "TopKeys",
+    "Save",
+    "Load",
     "Stats",
     *GROUP_METHODS,
     "Lease",
@@ -83,6 +92,7 @@ class Servicer:
         queue_max: int,
         storage: Storage = MEMORY_ONLY,
         on_loop: Collection[str] = (),
+        store: Store | None = None,
     ) -> None:
         """Begin without tables.
 
@@ -92,6 +102,7 @@ class Servicer:
             queue_max: requests that may wait for the owner thread.
             storage: where rows lie that are to be on a file.
             on_loop: methods whose work the event loop does itself; see ``executor``.
+            store: where checkpoints lie; None: saves and loads are refused.
 
         Raises:
             ConfigError: ``shard`` is not in [0, num_shards).
@@ -118,7 +129,18 @@ class Servicer:
         self._group = Group(
             self._executor, merge, self._progress, check_incarnation=self._check_incarnation
         )
-        self._pushes = Pushes(
+        self._pushes = self._make_pushes()
+        self._started_s = time.monotonic()
+        self.metrics = Metrics(series(self._report))
+        self._work = self._methods()
+        self._gate = Gate()
+        self._saves, self.loads = self._checkpoints(
+            store, functools.partial(Registry, storage=storage)
+        )
+
+    def _make_pushes(self) -> Pushes:
+        """Return what answers the methods that write to sparse tables."""
+        return Pushes(
             registry=self._registry,
             once=self._once,
             tallies=self._tallies,
@@ -130,9 +152,21 @@ class Servicer:
             check_incarnation=self._check_incarnation,
             check_keys=self._check_keys,
         )
-        self._started_s = time.monotonic()
-        self.metrics = Metrics(series(self._report))
-        self._work = self._methods()
+
+    def _checkpoints(
+        self, store: Store | None, new_registry: Callable[[], Registry]
+    ) -> tuple[Saves, Loads]:
+        """Return what answers Save and Load."""
+        owner = Shard(
+            shard=self.shard,
+            num_shards=self.num_shards,
+            registry=self._registry,
+            executor=self._executor,
+            parts={"once": self._once.capture},
+        )
+        saves = Saves(owner, self._gate, store=store)
+        loads = Loads(owner, saves, store=store, new_registry=new_registry, adopt=self._adopt)
+        return saves, loads
 
     def _methods(self) -> dict[str, Callable[[bytes], bytes]]:
         """Return what answers each method in the owner thread."""
@@ -187,9 +221,7 @@ class Servicer:
             elif method in GROUP_METHODS:
                 reply = await self._group.call(method, message)
             else:
-                run = self._run_of.get(method, self._executor.run)
-                work = functools.partial(self._work[method], message)
-                reply = await self._waiting.run(run, work)
+                reply = await self._answer(method, message)
             code, sent = "OK", len(reply)
             self._lifecycle.note()
         except Exception as error:
@@ -204,6 +236,20 @@ class Servicer:
                 sent=sent,
             )
         return reply
+
+    async def _answer(self, method: str, message: bytes) -> bytes:
+        """Answer in the owner thread, or step by step where that takes longer than a request may."""
+        if method == "Save":
+            return await self._saves.answer(message, self.incarnation)
+        if method == "Load":
+            return await self.loads.answer(message)
+        await self._gate.passed(method)
+        run = self._run_of.get(method, self._executor.run)
+        return await self._waiting.run(run, functools.partial(self._work[method], message))
+
+    async def end_saves(self) -> None:
+        """Drop a save that is under way: the shard is going to close."""
+        await self._saves.close()
 
     def close(self) -> None:
         """Finish what waits for the owner thread, and end it; on the event loop."""
@@ -274,12 +320,20 @@ class Servicer:
                 reply.state.add(name=name, values=values.tolist())
         return build_small(reply)
 
+    def _adopt(self, registry: Registry, parts: Mapping[str, NDArray[Any]]) -> list[str]:
+        """Take over what was loaded; the shard is another incarnation from now on."""
+        left = self._registry.adopt(registry)
+        named = {name.split(".", 1)[1]: parts[name] for name in parts if name.startswith("once.")}
+        self._once.restore(named)
+        self.incarnation = secrets.randbits(63) | 1
+        return left
+
     def _check_incarnation(self, incarnation: int) -> None:
-        """Refuse a request that was meant for the process that ran here before."""
+        """Refuse a request that was meant for the process or the tables that were here before."""
         if incarnation not in (0, self.incarnation):
             raise RestartedError(
-                f"shard {self.shard} was restarted: it has no rows of the process that the client "
-                "connected to; start the run again"
+                f"shard {self.shard} was restarted, or loaded a checkpoint: it has not the rows that "
+                "the client connected to; start the run again"
             )
 
     def _check_keys(self, table: str, keys: Keys) -> None:

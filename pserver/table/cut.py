@@ -3,7 +3,7 @@
 Rooms before and after: ``server.checkpoint`` makes a cut between two requests and asks for slices;
 ``sparse`` tells of rows that are about to change; ``checkpoint.snapshot`` writes the pieces.
 
-How. A cut raises the table's epoch: rows that change later carry a later one. Partitions are copied one
+How. After a cut the table's epoch is a later one, and so is that of every row that changes. Partitions are copied one
 after the other, in slices. A row of a partition that is not copied yet is kept aside before its first
 change, whole and as it was. What a slice meets with a later epoch is kept aside already, or was created
 after the cut. So the pieces together are the rows at the instant of the cut, each once.
@@ -54,6 +54,20 @@ class Piece:
         return self.keys.nbytes + sum(rows.nbytes for rows in self.rows)
 
 
+def warm(table: SparseTable) -> None:
+    """Compile what a cut and a load of this table need, so that no request waits for a compiler."""
+    nothing = read_only(np.empty(0, np.int64))
+    picked, epochs = np.empty(0, np.int64), np.empty(0, np.uint32)
+    keys = read_only(np.empty(0, np.uint64))
+    zero = np.uint32(0)
+    copies.claim_old(table.epochs, keys, nothing, zero, zero, 0, picked, epochs)
+    for block in blocks_of(table):
+        rows = read_only(block.take(nothing).reshape(-1))
+        copies.put_rows(rows, block.width, nothing, block.memory)
+    partition_of(keys)
+    table.entries(0)
+
+
 class Cut:
     """One table at one instant.
 
@@ -64,6 +78,7 @@ class Cut:
         since: rows that did not change after this epoch are left out; 0 leaves none out.
         version: of the table at the cut.
         num_rows: rows alive at the cut.
+        numbers: what the table remembers beside its rows, for ``Keeping.restore``.
         next_partition: every partition before it is copied.
     """
 
@@ -83,6 +98,7 @@ class Cut:
         self.since = since
         self.version = table.version
         self.num_rows = table.num_rows
+        self.numbers = table.keeping.numbers()
         self.next_partition = 0
         self._aside: list[Piece] = []
         self._aside_bytes = 0
@@ -109,7 +125,7 @@ class Cut:
             read_only(row_ids),
             np.uint32(self.since),
             np.uint32(self.epoch),
-            self.next_partition,
+            int(self.next_partition),
             picked,
             old_epochs,
         )

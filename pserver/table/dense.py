@@ -16,6 +16,7 @@ need a copy of the gradients.
 """
 
 import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +66,7 @@ class DenseTable:
         version: pushes applied since the values were written.
         epoch: how often first values were written; 0: there are none yet.
         change: rises with every change of a weight.
+        watch: is told of a part before it changes in place; None costs nothing.
     """
 
     def __init__(self, spec: DenseSpec, *, size: int) -> None:
@@ -78,6 +80,7 @@ class DenseTable:
         self.version = 0
         self.epoch = 0
         self.change = 0
+        self.watch: Callable[[int], None] | None = None
         self._sizes = [end - begin for begin, end in parts_of_slice(size)]
         self._optimizers: list[Optimizer] = [
             make_optimizer(spec.optimizer, dim=part) for part in self._sizes
@@ -171,6 +174,8 @@ class DenseTable:
 
     def push(self, part: int, grads: Floats) -> None:
         """Apply one optimizer step to a part. The caller has called ``check_push``."""
+        if self.watch is not None:
+            self.watch(part)
         self._optimizers[part].apply(
             self._rows[part], np.zeros(1, np.int64), read_only(grads), version=self.version
         )
@@ -178,6 +183,8 @@ class DenseTable:
 
     def add(self, part: int, deltas: Floats) -> None:
         """Add to the weights of a part; state stays. The caller has called ``check_push``."""
+        if self.watch is not None:
+            self.watch(part)
         weights = self._rows[part][: self._sizes[part]]
         np.add(weights, deltas, out=weights)
         self.change += 1
@@ -192,6 +199,22 @@ class DenseTable:
         self._check_part("pull", part)
         self._check_values("pull")
         return self._rows[part][: self._sizes[part]]
+
+    # --- for saves and loads, see ``dense_dump`` ------------------------------------------------
+
+    def memory(self) -> list[tuple[Floats, Mapping[str, int]]]:
+        """Return each part's row, and the floats of each part of its state; none without values.
+
+        First values that are written anew make new rows: what was returned stays as it was.
+        """
+        parts = [optimizer.parts for optimizer in self._optimizers]
+        return list(zip(self._rows, parts, strict=True)) if self._rows else []
+
+    def fill(self, rows_of_parts: Sequence[Floats], *, version: int, epoch: int) -> None:
+        """Take rows as ``memory`` returned them, of parts of the same sizes."""
+        self._rows = list(rows_of_parts)
+        self.version, self.epoch = version, epoch
+        self.change += 1
 
     def _row(self, part: int, values: Floats) -> Floats:
         """Return a new row: these weights, then first state."""

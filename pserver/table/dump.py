@@ -136,3 +136,27 @@ def put_rows(table: SparseTable, keys: Keys, arrays: Arrays) -> None:
             part = np.ascontiguousarray(arrays[column.name]).view(block.memory.dtype)
             rows[:, column.begin : column.end] = part.reshape(keys.size, column.end - column.begin)
         copies.put_rows(read_only(rows.reshape(-1)), block.width, row_ids, block.memory)
+
+
+def overlay_rows(table: SparseTable, keys: Keys, arrays: Arrays) -> None:
+    """Give keys rows that begin as new ones do, then take what fits of columns of another table.
+
+    Args:
+        table: that nobody uses yet.
+        keys: (U,) distinct, without rows.
+        arrays: of any columns; what the table has no column for is left out, and of a column with
+            another number of items the first ones count.
+
+    Raises:
+        TableFullError: there is no room for the rows. Nothing was written.
+    """
+    row_ids = table.rows_to_fill(keys)
+    for block in blocks_of(table):
+        rows = block.take(row_ids)
+        for column in block.columns:
+            if column.name in arrays:
+                part = np.ascontiguousarray(arrays[column.name].reshape(keys.size, -1))
+                part = part.astype(column.dtype, copy=False).view(block.memory.dtype)
+                count = min(part.shape[1], column.end - column.begin)
+                rows[:, column.begin : column.begin + count] = part[:, :count]
+        copies.put_rows(read_only(rows.reshape(-1)), block.width, row_ids, block.memory)

@@ -36,6 +36,11 @@ class History:
         self._num_erased = 0
         table.watch = self
 
+    @property
+    def is_saving(self) -> bool:
+        """Return whether a cut is under way."""
+        return self.cut is not None
+
     def before_change(self, keys: Keys, row_ids: RowIds) -> None:
         """Let the cut keep the rows."""
         if self.cut is not None:

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator
 
 from pserver.errors import ConfigError, SpecMismatchError, UnknownTableError, nearest
 from pserver.spec import TABLES_MAX, DenseSpec, TableSpec
+from pserver.table.cut import warm
 from pserver.table.dense import DenseTable, spelled_out_dense
 from pserver.table.eviction import make_eviction_rule
 from pserver.table.initializer import make_initializer
@@ -40,7 +41,11 @@ def spelled_out(spec: TableSpec) -> TableSpec:
 
 
 class Registry:
-    """Name to table. Owner: the shard's owner thread."""
+    """Name to table. Owner: the shard's owner thread.
+
+    Attributes:
+        epoch: of every sparse table, old or new: what changes now is stamped with it.
+    """
 
     def __init__(self, *, storage: Storage = MEMORY_ONLY) -> None:
         """Begin without tables.
@@ -48,6 +53,7 @@ class Registry:
         Args:
             storage: where rows lie that are to be on a file.
         """
+        self.epoch = 1
         self._storage = storage
         self._tables: dict[str, SparseTable] = {}
         self._dense: dict[str, DenseTable] = {}
@@ -80,6 +86,8 @@ class Registry:
             return table
         self._check_free(wanted.name, self._dense, kind="dense")
         table = SparseTable(wanted, storage=self._storage)
+        table.epoch = self.epoch
+        warm(table)
         self._tables[wanted.name] = table
         return table
 
@@ -148,6 +156,33 @@ class Registry:
             known = nearest(name, self._dense) if self._dense else "this shard has none yet"
             raise UnknownTableError(f"no dense table {name!r}; {known}")
         return table
+
+    def raise_epoch(self, epoch: int) -> None:
+        """Let what changes from now on be of a later epoch."""
+        assert epoch >= self.epoch
+        self.epoch = epoch
+        for table in self:
+            table.epoch = epoch
+
+    def adopt(self, other: "Registry") -> list[str]:
+        """Take over the tables of another registry, which is of no use any more.
+
+        Returns:
+            The names of tables that stay as they were, since the other one has none of that name.
+        """
+        left = [name for name in self.names() if name not in other.names()]
+        self._tables |= {table.spec.name: table for table in other}
+        self._dense |= {table.spec.name: table for table in other.dense}
+        self.raise_epoch(max(self.epoch, other.epoch))
+        return left
+
+    def names(self) -> list[str]:
+        """Return the names of all tables."""
+        return [*self._tables, *self._dense]
+
+    def specs(self) -> dict[str, TableSpec | DenseSpec]:
+        """Return the spec of each table by name."""
+        return {table.spec.name: table.spec for table in (*self, *self.dense)}
 
     def _check_free(self, name: str, others: Container[str], *, kind: str) -> None:
         """Refuse a new table where the name or the last place is taken."""

@@ -29,7 +29,12 @@ class Row:
 
 
 class Watch(Protocol):
-    """Is told of rows before they change or go; a save that is under way is one."""
+    """Is told of rows before they change or go: what a table remembers for saves."""
+
+    @property
+    def is_saving(self) -> bool:
+        """Return whether a save is under way, so that the table's memory must stay."""
+        ...
 
     def before_change(self, keys: Keys, row_ids: RowIds) -> None:
         """See the rows of (U,) keys as they are; a row id of -1 means no row."""

@@ -272,10 +272,11 @@ class SparseTable:
         Raises:
             UnavailableError: a save of the table is under way.
         """
-        if self.watch is not None:
+        if self.watch is not None and self.watch.is_saving:
             raise UnavailableError(
                 f"table {self.spec.name!r}: a save of it is under way; try again when it is done"
             )
+        self.watch = None  # a delta cannot say that all rows are gone: the next save must be full
         return [*self._slab.mappings, *self.fields.mappings, *self._index.mappings]
 
     # --- for saves and loads, see ``dump`` and ``cut`` ------------------------------------------

@@ -649,3 +649,95 @@ class StatePart(_message.Message):
     name: str
     values: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class SaveRequest(_message.Message):
+    __slots__ = ("incarnation", "save_id", "step", "version", "mode", "epoch", "is_durable", "cut", "trainers", "name", "data", "more", "offset")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SAVE_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    IS_DURABLE_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    TRAINERS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    save_id: str
+    step: str
+    version: str
+    mode: str
+    epoch: int
+    is_durable: bool
+    cut: str
+    trainers: str
+    name: str
+    data: bytes
+    more: bool
+    offset: int
+    def __init__(self, incarnation: _Optional[int] = ..., save_id: _Optional[str] = ..., step: _Optional[str] = ..., version: _Optional[str] = ..., mode: _Optional[str] = ..., epoch: _Optional[int] = ..., is_durable: _Optional[bool] = ..., cut: _Optional[str] = ..., trainers: _Optional[str] = ..., name: _Optional[str] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class SaveReply(_message.Message):
+    __slots__ = ("state", "error", "version", "epoch", "base", "rows", "bytes", "seconds", "longest_pause_s")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_PAUSE_S_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    error: str
+    version: str
+    epoch: int
+    base: str
+    rows: int
+    bytes: int
+    seconds: float
+    longest_pause_s: float
+    def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., base: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., longest_pause_s: _Optional[float] = ...) -> None: ...
+
+class LoadRequest(_message.Message):
+    __slots__ = ("incarnation", "load_id", "step", "version", "on_mismatch")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    LOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    load_id: str
+    step: str
+    version: str
+    on_mismatch: str
+    def __init__(self, incarnation: _Optional[int] = ..., load_id: _Optional[str] = ..., step: _Optional[str] = ..., version: _Optional[str] = ..., on_mismatch: _Optional[str] = ...) -> None: ...
+
+class LoadReply(_message.Message):
+    __slots__ = ("state", "error", "version", "tables", "left", "rows", "bytes", "seconds", "rows_of_version", "state_taken", "state_tables")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_OF_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    STATE_TABLES_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    error: str
+    version: str
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    left: _containers.RepeatedScalarFieldContainer[str]
+    rows: int
+    bytes: int
+    seconds: float
+    rows_of_version: int
+    state_taken: int
+    state_tables: int
+    def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., left: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., rows_of_version: _Optional[int] = ..., state_taken: _Optional[int] = ..., state_tables: _Optional[int] = ...) -> None: ...

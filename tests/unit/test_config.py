@@ -91,6 +91,8 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
         "queue_max": 7,
         "rule": "own.py:Mine",
         "storage_dir": "/fast",
+        "checkpoint_dir": "/safe",
+        "restore": "latest",
         "log_level": "debug",
         "timeout_s": 1.0,
         "try_timeout_s": 0.5,

@@ -221,12 +221,20 @@ def test_every_setting_has_a_flag_and_a_range(kind: type[Settings]) -> None:
             assert len(field.metadata) >= 1, name
 
 
+def all_commands(
+    name: str, parser: argparse.ArgumentParser
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield a command and, by their words, those below it."""
+    yield name, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, command in sorted(dict(action.choices).items()):
+                yield from all_commands(word if name == "pserver" else f"{name} {word}", command)
+
+
 def all_options() -> Iterator[str]:
     """Yield each command's flags with their choices and whether they are needed."""
-    parser = make_parser()
-    commands = next(a for a in parser._actions if a.dest == "command").choices
-    assert commands is not None
-    for name, command in [("pserver", parser), *sorted(dict(commands).items())]:
+    for name, command in all_commands("pserver", make_parser()):
         for action in command._actions:
             if action.option_strings:
                 value = f" {action.metavar or action.dest.upper()}" if action.nargs != 0 else ""

@@ -1,0 +1,303 @@
+"""What a shard answers about saves: step after step of the method Save.
+
+Rooms before and after: ``servicer`` hands the method on; the client's ``checkpoint`` asks all shards for
+one step after the other; ``save`` does the work, ``checkpoint.publish`` the last step.
+
+What always holds:
+    * One save at a time. One whose client has not asked for ``IDLE_S`` gives way to the next.
+    * A delta holds what changed since the last version that was published, or it is refused.
+Owner: the event loop; files are written in other threads, tables touched in the owner thread.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast, get_args
+
+import structlog
+
+from pserver.checkpoint.manifest import FileEntry, Manifest, Mode
+from pserver.checkpoint.publish import Facts, publish
+from pserver.checkpoint.store import Store, next_version
+from pserver.checkpoint.tensors import checksum
+from pserver.errors import CheckpointError, RequestError, RestartedError, nearest
+from pserver.server.gate import Gate
+from pserver.server.save import Save, Shard
+from pserver.table.history import History
+from pserver.v1 import pserver_pb2 as pb
+from pserver.wire.small import build_small, parse_small
+
+log = structlog.get_logger(__name__)
+
+IDLE_S = 60.0
+"""A save whose client asked for nothing for so long is dropped when another one begins."""
+
+NO_FOLDER = "this shard has no folder for checkpoints; start it with --checkpoint-dir"
+
+
+def opened(store: Store | None) -> Store:
+    """Return where versions lie.
+
+    Raises:
+        CheckpointError: there is no such place.
+    """
+    if store is None:
+        raise CheckpointError(NO_FOLDER)
+    return store
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """The version that a delta would be one to: its epoch, and what watched each table then."""
+
+    version: str
+    epoch: int
+    histories: Mapping[str, History]
+
+
+class Saves:
+    """The method Save of one shard.
+
+    Attributes:
+        durable: what the next delta would be one to; None: a full save must come first.
+    """
+
+    def __init__(self, shard: Shard, gate: Gate, *, store: Store | None) -> None:
+        """Begin without a save.
+
+        Args:
+            shard: whose saves these are.
+            gate: holds writes back.
+            store: where versions lie; None: there are none here.
+        """
+        self.durable: Durable | None = None
+        self._shard, self._gate, self._store = shard, gate, store
+        self._save: Save | None = None
+        self._put: dict[str, bytearray] = {}
+        self._extra: dict[str, FileEntry] = {}
+        self._mode: Mode = "full"
+        self._base = ""
+        self._asked_s = self._held_s = 0.0
+        self._publishing: asyncio.Task[Manifest] | None = None
+
+    async def answer(self, message: bytes, incarnation: int) -> bytes:
+        """Do one step of a save."""
+        request = parse_small(pb.SaveRequest, message)
+        if request.incarnation not in (0, incarnation):
+            raise RestartedError(
+                f"save: shard {self._shard.shard} is another incarnation than the client connected to"
+            )
+        steps = {
+            "begin": self._on_begin,
+            "hold": self._on_hold,
+            "cut": self._on_cut,
+            "look": self._on_look,
+            "put": self._on_put,
+            "commit": self._on_commit,
+            "end": self._on_end,
+        }
+        if request.step not in steps:
+            raise RequestError(
+                f"save: unknown step {request.step!r}; {nearest(request.step, steps)}"
+            )
+        await steps[request.step](request, incarnation)
+        self._asked_s = time.monotonic()
+        return build_small(self._reply())
+
+    async def close(self) -> None:
+        """Drop what is under way."""
+        if self._save is not None:
+            await self._save.end()
+            self._save = None
+
+    # --- the steps of a save ------------------------------------------------------------------
+
+    async def _on_begin(self, request: pb.SaveRequest, _: int) -> None:
+        """Choose or find the version's place."""
+        if self._save is not None and self._save.save_id == request.save_id:
+            return
+        store = self._opened()
+        if request.mode not in get_args(Mode):
+            hint = nearest(request.mode, get_args(Mode))
+            raise RequestError(f"save: unknown mode {request.mode!r}; {hint}")
+        await self._make_way()
+        self._mode = cast(Mode, request.mode)
+        since = self._check_delta() if request.mode == "delta" else 0
+        if self._shard.shard == 0:
+            version = await asyncio.to_thread(next_version, store)
+            await asyncio.to_thread(store.begin, version)
+        else:
+            version = request.version
+            if not await asyncio.to_thread(store.has_begun, version):
+                raise CheckpointError(
+                    f"{store.where}: shard 0 began {version}, but shard {self._shard.shard} does not "
+                    "see it there; all shards must use one folder"
+                )
+        self._put.clear()
+        self._extra.clear()
+        self._publishing = None
+        self._save = Save(self._shard, store, request.save_id, version, since)
+
+    async def _on_hold(self, request: pb.SaveRequest, _: int) -> None:
+        """Let writes wait, and finish those that are in the queue."""
+        save = self._current(request)
+        if save.progress.state != "begun":
+            return
+        self._gate.shut()
+        self._held_s = time.perf_counter()
+        await self._shard.executor.run(lambda: None)
+        save.progress.state = "held"
+
+    async def _on_cut(self, request: pb.SaveRequest, incarnation: int) -> None:
+        """Mark the cut, and let writes go on."""
+        save = self._current(request)
+        if save.progress.state not in ("begun", "held"):
+            return
+        try:
+            if self._gate.has_expired and save.progress.state == "held":
+                raise CheckpointError(
+                    f"save {save.version}: writes were held back for too long before the cut; "
+                    "is a shard stopped? Try again"
+                )
+            was_held = save.progress.state == "held"
+            await save.cut(request.epoch, incarnation=incarnation)
+        finally:
+            self._gate.open()
+        if was_held:
+            pause_s = time.perf_counter() - self._held_s
+            save.progress.longest_pause_s = max(save.progress.longest_pause_s, pause_s)
+
+    async def _on_look(self, request: pb.SaveRequest, _: int) -> None:
+        """Tell how far it is."""
+        self._current(request)
+
+    async def _on_put(self, request: pb.SaveRequest, _: int) -> None:
+        """Take the next bytes of a trainer's file."""
+        save = self._current(request)
+        data = self._put.setdefault(request.name, bytearray())
+        if request.offset > len(data):
+            raise CheckpointError(f"save: {request.name} has a gap at byte {len(data)}")
+        data[request.offset :] = request.data  # a repeated step changes nothing
+        if request.more:
+            return
+        whole = bytes(data)
+        await asyncio.to_thread(save.store.write, save.version, request.name, whole)
+        self._extra[request.name] = FileEntry(
+            name=request.name,
+            kind="trainer",
+            shard=-1,
+            bytes=len(whole),
+            sha256=checksum(whole),
+        )
+
+    async def _on_commit(self, request: pb.SaveRequest, _: int) -> None:
+        """Publish the version."""
+        save = self._current(request)
+        if self._publishing is None:
+            self._publishing = asyncio.ensure_future(self._publish(save, request))
+        # A try that timed out does not stop it, and the next one waits for the same.
+        await asyncio.shield(self._publishing)
+
+    async def _publish(self, save: Save, request: pb.SaveRequest) -> Manifest:
+        facts = Facts(
+            mode=self._mode,
+            base=self._base or None if self._mode == "delta" else None,
+            epoch=save.epoch,
+            num_shards=self._shard.num_shards,
+            cut=request.cut,
+            trainers=json.loads(request.trainers or "{}"),
+        )
+        extra = list(self._extra.values())
+        manifest = await asyncio.to_thread(publish, save.store, save.version, facts, extra=extra)
+        save.progress.state = "published"
+        return manifest
+
+    async def _on_end(self, request: pb.SaveRequest, _: int) -> None:
+        """Forget the save; what it made durable need not be in the next delta."""
+        save = self._save
+        if save is None or save.save_id != request.save_id:
+            return
+        self._gate.open()
+        if request.is_durable and save.progress.state in ("done", "published"):
+            await self._shard.executor.run(lambda: self._remember(save))
+        else:
+            await save.end()
+            if self._shard.shard == 0:
+                await asyncio.to_thread(save.store.abandon, save.version)
+        self._save = None
+
+    def _remember(self, save: Save) -> None:
+        """Count erased keys from the cut on; in the owner thread."""
+        if self._mode not in ("full", "delta", "batch"):
+            return  # not all rows are in it
+        histories: dict[str, History] = {}
+        for name, cut in save.cuts.items():
+            if isinstance(cut.table.watch, History):
+                histories[name] = cut.table.watch
+                cut.table.watch.forget_erased(cut.epoch)
+        self.durable = Durable(save.version, save.epoch, histories)
+
+    def _check_delta(self) -> int:
+        """Return the epoch since which rows must be saved.
+
+        Raises:
+            CheckpointError: it is not known what changed.
+        """
+        durable = self.durable
+        if durable is None:
+            raise CheckpointError(
+                f"save: shard {self._shard.shard} has made no full save since it started or loaded; "
+                "take a full one first"
+            )
+        watches = {table.spec.name: table.watch for table in self._shard.registry}
+        for name, history in durable.histories.items():
+            if watches.get(name) is not history or history.erased_from != durable.epoch:
+                raise CheckpointError(
+                    f"save: table {name!r} was dropped, or lost track of its erased keys, since "
+                    f"{durable.version}; take a full save"
+                )
+        self._base = durable.version
+        return durable.epoch
+
+    def _current(self, request: pb.SaveRequest) -> Save:
+        if self._save is None or self._save.save_id != request.save_id:
+            raise CheckpointError(
+                f"save: shard {self._shard.shard} knows no save {request.save_id!r}: it was "
+                "restarted, or another save took its place"
+            )
+        return self._save
+
+    def _reply(self) -> pb.SaveReply:
+        save = self._save
+        if save is None:
+            return pb.SaveReply()
+        progress = save.progress
+        return pb.SaveReply(
+            state=progress.state,
+            error=progress.error,
+            version=save.version,
+            epoch=self._shard.registry.epoch,
+            base=self._base if save.since else "",
+            rows=progress.rows,
+            bytes=progress.bytes,
+            seconds=progress.seconds,
+            longest_pause_s=progress.longest_pause_s,
+        )
+
+    def _opened(self) -> Store:
+        return opened(self._store)
+
+    async def _make_way(self) -> None:
+        """Drop a save whose client is gone, or refuse another one beside it."""
+        running = self._save
+        if running is None:
+            return
+        if time.monotonic() - self._asked_s < IDLE_S and running.progress.state != "failed":
+            raise CheckpointError(
+                f"save: {running.version} is being saved now; wait until it is done"
+            )
+        log.warning("dropping a save whose client is gone", version=running.version)
+        await running.end()
+        self._save = None

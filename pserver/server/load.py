@@ -1,0 +1,189 @@
+"""What a shard answers about loads: step after step of the method Load, and the load before it serves.
+
+Rooms before and after: ``servicer`` hands the method on; the client's ``checkpoint`` asks all shards for
+one step after the other; ``checkpoint.load`` does the work, in another thread and into new tables.
+
+What always holds: a load takes over all of a shard's part or nothing, between two requests; the shard is
+another incarnation from then on, so no client goes on against other rows without a word.
+Owner: the event loop; tables are touched in the owner thread.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from pserver.checkpoint.fit import ON_MISMATCH
+from pserver.checkpoint.load import Loaded, Target, load_shard
+from pserver.checkpoint.store import Store, choose_version
+from pserver.errors import CheckpointError, PserverError, RequestError, nearest
+from pserver.server.checkpoint import Durable, Saves, opened
+from pserver.server.save import Shard
+from pserver.table.history import History
+from pserver.table.registry import Registry
+from pserver.v1 import pserver_pb2 as pb
+from pserver.wire.small import build_small, parse_small
+
+Adopt: TypeAlias = Callable[[Registry, Mapping[str, NDArray[Any]]], list[str]]
+"""Takes loaded tables and the shard's other memory over, in the owner thread; returns the names of the
+tables that stay as they were."""
+
+_STEPS = ("begin", "look", "commit", "end")
+
+
+@dataclass(slots=True)
+class _Load:
+    """A load that is under way."""
+
+    load_id: str
+    version: str
+    registry: Registry
+    task: "asyncio.Task[Loaded]"
+    left: list[str]
+    is_loaded: bool = False
+
+
+class Loads:
+    """The method Load of one shard."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        saves: Saves,
+        *,
+        store: Store | None,
+        new_registry: Callable[[], Registry],
+        adopt: Adopt,
+    ) -> None:
+        """Begin without a load.
+
+        Args:
+            shard: whose loads these are.
+            saves: of the shard; told what the next delta is one to.
+            store: where versions lie; None: there are none here.
+            new_registry: makes an empty one.
+            adopt: takes over.
+        """
+        self._shard, self._saves, self._store = shard, saves, store
+        self._new_registry, self._adopt = new_registry, adopt
+        self._load: _Load | None = None
+
+    async def answer(self, message: bytes) -> bytes:
+        """Do one step of a load."""
+        request = parse_small(pb.LoadRequest, message)
+        if request.step not in _STEPS:
+            hint = nearest(request.step, _STEPS)
+            raise RequestError(f"load: unknown step {request.step!r}; {hint}")
+        if request.step == "end":
+            self._end(request)
+            return build_small(pb.LoadReply())
+        if request.step == "begin":
+            await self._begin(request)
+        load = self._current(request)
+        if request.step == "commit":
+            await self._commit(load)
+        return build_small(_reply(load))
+
+    async def restore(self, wanted: str) -> Loaded:
+        """Load before the shard takes requests.
+
+        Args:
+            wanted: ``latest``, a version's name, or its number.
+
+        Raises:
+            CheckpointError, TableFullError: as ``load_shard``.
+        """
+        store, registry = opened(self._store), self._new_registry()
+        version = await asyncio.to_thread(choose_version, store, wanted)
+        target = Target(shard=self._shard.shard, num_shards=self._shard.num_shards)
+        loaded = await asyncio.to_thread(load_shard, store, version, registry, target)
+        await self._take_over(registry, loaded)
+        return loaded
+
+    async def _begin(self, request: pb.LoadRequest) -> None:
+        """Begin to read into new tables."""
+        if self._load is not None and self._load.load_id == request.load_id:
+            return
+        if request.on_mismatch not in ON_MISMATCH:
+            hint = nearest(request.on_mismatch, ON_MISMATCH)
+            raise RequestError(f"load: unknown on_mismatch {request.on_mismatch!r}; {hint}")
+        store, registry = opened(self._store), self._new_registry()
+        version = await asyncio.to_thread(choose_version, store, request.version)
+        wanted = await self._shard.executor.run(self._shard.registry.specs)
+        target = Target(
+            shard=self._shard.shard,
+            num_shards=self._shard.num_shards,
+            wanted=wanted,
+            on_mismatch=request.on_mismatch,
+        )
+        if self._load is not None:
+            self._load.task.cancel()
+        task = asyncio.ensure_future(
+            asyncio.to_thread(load_shard, store, version, registry, target)
+        )
+        self._load = _Load(request.load_id, version, registry, task, sorted(wanted))
+
+    async def _commit(self, load: _Load) -> None:
+        """Take the tables over, unless that was done."""
+        if not load.is_loaded:
+            load.left = await self._take_over(load.registry, await load.task)
+            load.is_loaded = True
+
+    def _end(self, request: pb.LoadRequest) -> None:
+        """Forget the load."""
+        if self._load is not None and self._load.load_id == request.load_id:
+            self._load.task.cancel()
+            self._load = None
+
+    async def _take_over(self, registry: Registry, loaded: Loaded) -> list[str]:
+        """Put loaded tables in the place of those that are there."""
+        await self._saves.close()
+
+        def adopt() -> list[str]:
+            left = self._adopt(registry, loaded.parts)
+            self._saves.durable = None
+            if loaded.is_exact and not left:
+                self._saves.durable = _durable(self._shard.registry, loaded)
+            return left
+
+        return await self._shard.executor.run(adopt)
+
+    def _current(self, request: pb.LoadRequest) -> _Load:
+        if self._load is None or self._load.load_id != request.load_id:
+            raise CheckpointError(
+                f"load: shard {self._shard.shard} knows no load {request.load_id!r}: it was "
+                "restarted, or another load took its place"
+            )
+        return self._load
+
+
+def _durable(registry: Registry, loaded: Loaded) -> Durable:
+    """Return what the next delta is one to: the version that was loaded."""
+    version, epoch = loaded.manifest.version, loaded.manifest.epoch
+    histories = {table.spec.name: History(table) for table in registry}
+    for history in histories.values():
+        history.forget_erased(epoch)
+    return Durable(version, epoch, histories)
+
+
+def _reply(load: _Load) -> pb.LoadReply:
+    """Return how far a load is."""
+    reply = pb.LoadReply(version=load.version, state="reading")
+    if not load.task.done():
+        return reply
+    error = load.task.exception()
+    if error is not None:
+        is_ours = isinstance(error, PserverError)
+        reply.state = "failed"
+        reply.error = str(error) if is_ours else f"{type(error).__name__}: {error}"
+        return reply
+    loaded = load.task.result()
+    reply.state = "loaded" if load.is_loaded else "read"
+    reply.tables.extend(loaded.tables)
+    reply.left.extend(sorted({*load.left} - {*loaded.tables}))
+    reply.rows, reply.bytes, reply.seconds = loaded.rows, loaded.bytes, loaded.seconds
+    reply.rows_of_version = loaded.rows_of_version
+    reply.state_taken, reply.state_tables = loaded.state
+    return reply

@@ -1,0 +1,262 @@
+"""One save on one shard: the cut in the owner thread, the files in another.
+
+Rooms before and after: ``checkpoint`` takes it from step to step as the saving client asks;
+``table.history`` and ``table.dense_dump`` hold the cuts; ``checkpoint.snapshot`` makes files.
+
+What always holds: whatever fails, the tables go on without a cut, and nothing is published. No request
+waits for more than one slice, ``SLICE_BYTES`` of rows. Owner: the event loop; what touches tables runs in
+the owner thread.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from pserver.checkpoint.manifest import FileEntry, Part, ShardEntry, TableEntry, part_name
+from pserver.checkpoint.snapshot import (
+    Keep,
+    RowFiles,
+    arrays_file,
+    dense_files,
+    order_of,
+    sparse_entry,
+)
+from pserver.checkpoint.store import Store
+from pserver.errors import OverloadedError, PserverError
+from pserver.placement import partitions_of_shard
+from pserver.server.executor import Executor
+from pserver.table.cut import Cut
+from pserver.table.dense_dump import DenseCut
+from pserver.table.history import History
+from pserver.table.registry import Registry
+from pserver.table.sparse import SparseTable
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+SLICE_BYTES = 1 << 20
+"""Rows copied between two requests: about a millisecond."""
+
+_SHARE = 4.0  # a slice is followed by this many times its length for requests, if any wait
+_BUSY_S = 0.005  # before a slice is tried again that a full queue refused
+
+Capture = Callable[[], Callable[[], dict[str, NDArray[Any]]]]
+"""Called at the cut in the owner thread; what it returns makes arrays of that moment, in any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Who saves: what a save needs of its shard.
+
+    Attributes:
+        shard, num_shards: where in which cluster.
+        registry: its tables.
+        executor: its owner thread.
+        parts: what it remembers beside tables, by name.
+        journal: the journal's position, read in the owner thread; None without a journal.
+    """
+
+    shard: int
+    num_shards: int
+    registry: Registry
+    executor: Executor
+    parts: Mapping[str, Capture]
+    journal: Callable[[], dict[str, int] | None] = lambda: None
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a save is; see ``SaveReply``."""
+
+    state: str = "begun"
+    error: str = ""
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    longest_pause_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Save:
+    """A save that is under way.
+
+    Attributes:
+        save_id: drawn by who saves.
+        version: that it will be.
+        since: rows that did not change after this epoch are left out; 0: none.
+        keeps: of each table the rows that are written, where not all are.
+        progress: how far it is.
+        epoch: of the cut.
+    """
+
+    shard: Shard
+    store: Store
+    save_id: str
+    version: str
+    since: int
+    keeps: Callable[[SparseTable], Keep | None] = lambda _: None
+    progress: Progress = field(default_factory=Progress)
+    epoch: int = 0
+    cuts: dict[str, Cut] = field(default_factory=dict)
+    dense_cuts: dict[str, DenseCut] = field(default_factory=dict)
+    _incarnation: int = 0
+    _captured: dict[str, Callable[[], dict[str, NDArray[Any]]]] = field(default_factory=dict)
+    _journal: dict[str, int] | None = None
+    _files: list[FileEntry] = field(default_factory=list)
+    _tables: list[TableEntry] = field(default_factory=list)
+    _task: asyncio.Task[None] | None = None
+    _begin_s: float = 0.0
+
+    async def cut(self, epoch: int, *, incarnation: int) -> None:
+        """Mark the instant, and begin to copy.
+
+        Args:
+            epoch: that all shards agreed on: none of their rows has a later one.
+            incarnation: of this process.
+        """
+        self._incarnation = incarnation
+        self._begin_s = time.perf_counter()
+        await self._own(lambda: self._mark(epoch))
+        self.progress.state = "copying"
+        self._task = asyncio.ensure_future(self._write_all())
+
+    async def end(self) -> None:
+        """Let the tables go on without the cut; what was not done stays undone."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # --- in the owner thread ------------------------------------------------------------------
+
+    def _mark(self, epoch: int) -> None:
+        """Mark the cut of every table between two requests."""
+        registry = self.shard.registry
+        registry.raise_epoch(epoch)
+        self.epoch = epoch
+        for table in registry:
+            history = table.watch if isinstance(table.watch, History) else History(table)
+            self.cuts[table.spec.name] = history.begin_cut(since=self.since)
+        for dense in registry.dense:
+            self.dense_cuts[dense.spec.name] = DenseCut(dense)
+        registry.raise_epoch(epoch + 1)
+        self._captured = {name: capture() for name, capture in self.shard.parts.items()}
+        self._journal = self.shard.journal()
+
+    def _end_cuts(self) -> None:
+        for cut in self.cuts.values():
+            if isinstance(cut.table.watch, History):
+                cut.table.watch.end_cut()
+        for dense in self.dense_cuts.values():
+            dense.end()
+
+    # --- on the event loop --------------------------------------------------------------------
+
+    async def _own(self, work: Callable[[], T]) -> T:
+        """Run something in the owner thread, and remember how long it held up requests."""
+
+        def timed() -> tuple[T, float]:
+            begin = time.perf_counter()
+            return work(), time.perf_counter() - begin
+
+        while True:
+            try:
+                result, seconds = await self.shard.executor.run(timed)
+            except OverloadedError:
+                await asyncio.sleep(_BUSY_S)
+                continue
+            self.progress.longest_pause_s = max(self.progress.longest_pause_s, seconds)
+            if self.shard.executor.queued:
+                await asyncio.sleep(_SHARE * seconds)
+            return result
+
+    async def _write_all(self) -> None:
+        """Copy all tables and write their files, then the shard's part."""
+        state, error = "failed", ""
+        try:
+            for cut in self.cuts.values():
+                await self._write_table(cut)
+            for dense in self.dense_cuts.values():
+                await self._write_dense(dense)
+            await asyncio.to_thread(self._write_part)
+            state = "done"
+        except PserverError as problem:
+            error = str(problem)
+            log.error("save failed", version=self.version, error=error)
+        except Exception as problem:
+            error = f"{type(problem).__name__}: {problem}"
+            log.exception("save failed by our own mistake", version=self.version)
+        finally:
+            await self._own(self._end_cuts)  # before anybody hears of it: the next cut may come
+            self.progress.state, self.progress.error = state, error
+
+    async def _write_table(self, cut: Cut) -> None:
+        name, shard = cut.table.spec.name, self.shard
+        files = RowFiles(
+            self._write,
+            cut.blocks,
+            table=name,
+            shard=shard.shard,
+            partitions=partitions_of_shard(shard.shard, shard.num_shards),
+        )
+        files.keep = self.keeps(cut.table)
+        if self.since:
+            history = cut.table.watch
+            assert isinstance(history, History)
+            erased = await self._own(lambda: history.erased_until(cut.epoch))
+            files.erased = erased[order_of(erased)]
+        rows_max = max(SLICE_BYTES // cut.table.row_bytes, 1)
+        while not cut.is_done:
+            pieces = await self._own(lambda: cut.copy_some(rows_max))
+            await asyncio.to_thread(files.add, pieces, next_partition=cut.next_partition)
+            self.progress.rows = sum(file.rows for file in self._files) + files.num_rows
+        self._files += await asyncio.to_thread(files.finish)
+        self._tables.append(sparse_entry(cut, files))
+
+    async def _write_dense(self, cut: DenseCut) -> None:
+        while not cut.is_done:
+            await self._own(cut.copy_some)
+        file, table = await asyncio.to_thread(
+            dense_files,
+            self._write,
+            cut,
+            shard=self.shard.shard,
+            num_shards=self.shard.num_shards,
+        )
+        self._files.append(file)
+        self._tables.append(table)
+
+    # --- in another thread --------------------------------------------------------------------
+
+    def _write(self, name: str, data: bytes) -> None:
+        self.store.write(self.version, name, data)
+        self.progress.bytes += len(data)
+
+    def _write_part(self) -> None:
+        """Write what the shard remembers beside tables, and what the manifest says of it."""
+        arrays = {
+            f"{name}.{key}": array
+            for name, make in self._captured.items()
+            for key, array in make().items()
+        }
+        arrays["shard"] = np.array([self.shard.shard, self.shard.num_shards], np.uint64)
+        shard = self.shard.shard
+        self._files.append(arrays_file(self._write, "shard", arrays, table="", shard=shard))
+        self.progress.seconds = time.perf_counter() - self._begin_s
+        entry = ShardEntry(
+            shard=shard,
+            incarnation=self._incarnation,
+            seconds=self.progress.seconds,
+            longest_pause_s=self.progress.longest_pause_s,
+            journal=self._journal,
+        )
+        part = Part(shard=entry, tables=self._tables, files=self._files)
+        self.progress.rows = sum(file.rows for file in self._files if file.kind == "rows")
+        data = part.model_dump_json().encode()
+        self.store.write(self.version, part_name(shard), data)

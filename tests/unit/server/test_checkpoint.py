@@ -1,0 +1,194 @@
+"""The steps of a save on one shard, by messages: repeated, out of order, left alone."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pserver.checkpoint.local import LocalStore
+from pserver.errors import CheckpointError, RequestError, RestartedError
+from pserver.server import checkpoint as room
+from pserver.server.servicer import Servicer
+from pserver.spec import TableSpec
+from pserver.v1 import pserver_pb2 as pb
+from pserver.wire.small import parse_small
+from tests.unit.server.messages import create, push, push_bytes
+
+SPEC = TableSpec(name="t", dim=1, optimizer="sgd:lr=1", capacity_max=10_000)
+
+
+@pytest.fixture
+def shard(tmp_path: Path):
+    servicer = Servicer(shard=0, num_shards=1, queue_max=16, store=LocalStore(tmp_path))
+    create(servicer, SPEC)
+    yield servicer
+    servicer.close()
+
+
+async def step(servicer: Servicer, step: str, save_id: str = "one", **fields: Any) -> pb.SaveReply:
+    request = pb.SaveRequest(save_id=save_id, step=step, **fields)
+    return parse_small(pb.SaveReply, await servicer.call("Save", request.SerializeToString()))
+
+
+async def until_done(servicer: Servicer, save_id: str = "one") -> pb.SaveReply:
+    while (reply := await step(servicer, "look", save_id)).state == "copying":  # noqa: ASYNC110 - as clients do
+        await asyncio.sleep(0.001)
+    return reply
+
+
+def test_a_step_may_be_repeated_when_its_reply_was_lost(shard: Servicer, tmp_path: Path) -> None:
+    """Every step twice makes the version once."""
+    push(shard, {"t": ([1, 2], [1.0, 1.0])}, counter=0)
+
+    async def save() -> None:
+        begun = await step(shard, "begin", mode="full")
+        assert await step(shard, "begin", mode="full") == begun
+        for _ in range(2):
+            await step(shard, "hold")
+        for _ in range(2):
+            await step(shard, "cut", epoch=begun.epoch)
+        assert (await until_done(shard)).state == "done"
+        for _ in range(2):
+            for begin in (0, 3):
+                data = b"abcdef"[begin : begin + 3]
+                await step(shard, "put", name="x.bin", data=data, offset=begin, more=not begin)
+        for _ in range(2):
+            await step(shard, "commit", trainers='{"a": {"step": 3}}')
+        for _ in range(2):
+            await step(shard, "end", is_durable=True)
+
+    asyncio.run(save())
+
+    assert [path.name for path in tmp_path.glob("v*")] == ["v00000001"]
+    assert (tmp_path / "v00000001" / "x.bin").read_bytes() == b"abcdef"
+    assert not list(tmp_path.glob("*/part-*"))
+
+
+def test_a_second_save_is_refused_until_the_client_of_the_first_is_silent(
+    shard: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One save at a time; one that was left alone gives way, and its cut with it."""
+
+    async def saves() -> None:
+        begun = await step(shard, "begin", mode="full")
+        with pytest.raises(CheckpointError, match="v00000001 is being saved now"):
+            await step(shard, "begin", "two", mode="full")
+        await step(shard, "cut", epoch=begun.epoch)
+        await until_done(shard)
+
+        monkeypatch.setattr(room, "IDLE_S", 0.0)
+        begun = await step(shard, "begin", "two", mode="full")
+
+        with pytest.raises(CheckpointError, match="knows no save 'one'"):
+            await step(shard, "commit")
+        await step(shard, "cut", "two", epoch=begun.epoch)
+        assert (await until_done(shard, "two")).state == "done"
+        await step(shard, "end", "two", is_durable=False)
+
+    asyncio.run(saves())
+
+
+def test_writes_wait_and_reads_do_not_when_a_save_holds_the_gate(shard: Servicer) -> None:
+    """Between hold and cut no push is applied; after the cut it is, and is not in the version."""
+    applied = threading.Event()
+
+    async def save() -> None:
+        begun = await step(shard, "begin", mode="full")
+        await step(shard, "hold")
+        message = push_bytes({"t": ([1], [1.0])}, counter=0)
+        pushing = asyncio.ensure_future(shard.call("Push", message))
+        pushing.add_done_callback(lambda _: applied.set())
+        for _ in range(5):  # a read goes all the way to the owner thread and back
+            request = pb.InspectRequest(table="t", key=1)
+            reply = pb.InspectReply.FromString(
+                await shard.call("Inspect", request.SerializeToString())
+            )
+            assert not reply.has_row
+        assert not applied.is_set()
+
+        await step(shard, "cut", epoch=begun.epoch)
+        await pushing
+        done = await until_done(shard)
+        assert (done.state, done.rows) == ("done", 0)
+        assert done.longest_pause_s > 0.0
+        await step(shard, "end", is_durable=False)
+
+    asyncio.run(save())
+
+
+def test_the_gate_opens_by_itself_when_the_client_that_shut_it_is_gone(
+    shard: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A push is held back for the limit and no longer, and the late cut is refused."""
+    monkeypatch.setattr("pserver.server.gate.HOLD_S_MAX", 0.01)
+
+    async def save() -> None:
+        begun = await step(shard, "begin", mode="full")
+        await step(shard, "hold")
+        await shard.call("Push", push_bytes({"t": ([1], [1.0])}, counter=0))
+
+        with pytest.raises(CheckpointError, match="held back for too long"):
+            await step(shard, "cut", epoch=begun.epoch)
+
+    asyncio.run(save())
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "problem"),
+    [
+        ({"step": "comit"}, RequestError, "did you mean 'commit'"),
+        ({"step": "begin", "mode": "ful"}, RequestError, "did you mean 'full'"),
+        (
+            {"step": "begin", "mode": "full", "incarnation": 7},
+            RestartedError,
+            "another incarnation",
+        ),
+        ({"step": "look"}, CheckpointError, "knows no save"),
+    ],
+)
+def test_a_step_is_refused_when_it_makes_no_sense(
+    shard: Servicer, fields: dict[str, Any], kind: type[Exception], problem: str
+) -> None:
+    """Each with what must hold."""
+    with pytest.raises(kind, match=problem):
+        asyncio.run(step(shard, **fields))
+
+
+def test_saves_are_refused_when_the_shard_has_no_folder() -> None:
+    """The message says which flag gives it one."""
+    servicer = Servicer(shard=0, num_shards=1, queue_max=16)
+    try:
+        with pytest.raises(CheckpointError, match="--checkpoint-dir"):
+            asyncio.run(step(servicer, "begin", mode="full"))
+    finally:
+        servicer.close()
+
+
+def test_a_repeated_push_is_known_when_the_shard_restored_it(tmp_path: Path) -> None:
+    """Windows of push_ids come back with as many shards; another shard forgets them."""
+    store = LocalStore(tmp_path)
+    servicer = Servicer(shard=0, num_shards=1, queue_max=16, store=store)
+    create(servicer, SPEC)
+    for counter in (0, 1, 7):
+        push(servicer, {"t": ([1], [1.0])}, counter=counter)
+
+    async def save() -> None:
+        begun = await step(servicer, "begin", mode="full")
+        await step(servicer, "cut", epoch=begun.epoch)
+        await until_done(servicer)
+        await step(servicer, "commit")
+
+    asyncio.run(save())
+    servicer.close()
+    restored = Servicer(shard=0, num_shards=1, queue_max=16, store=store)
+    try:
+        asyncio.run(restored.loads.restore("latest"))
+
+        replies = [
+            push(restored, {"t": ([1], [1.0])}, counter=counter) for counter in (0, 1, 5, 7, 8)
+        ]
+        assert [reply.duplicate for reply in replies] == [True, True, False, True, False]
+    finally:
+        restored.close()
