@@ -15,7 +15,7 @@ from rich.table import Table
 from pserver.cli_shared import add_cluster_flags, connect_given, console, size_text
 from pserver.client.lifecycle import Gone, Shrink, TopKeys
 from pserver.errors import ConfigError
-from pserver.table.hot import WORDS
+from pserver.table.hot import STEP, WORDS
 from pserver.table.shrink import day_number
 
 
@@ -186,6 +186,6 @@ def _bounds(found: TopKeys, by: str) -> str:
     if by != "pushes":
         return f"of {found.seen:,.0f} rows; exact"
     return (
-        f"of about {found.seen:,.0f} pushed keys; each count is estimated from one in 64 of them (a "
-        f"count of n is off by about 8 * sqrt(n)), and may be {found.missed:,.0f} too low"
+        f"of about {found.seen:,.0f} pushed keys; each count is estimated from one in {STEP} of them "
+        f"(a count of n is off by about {STEP**0.5:.0f} * sqrt(n)), and may be {found.missed:,.0f} too low"
     )

@@ -2,9 +2,9 @@
 
 Rooms before and after: ``table.hot`` owns the counters; ``sparse`` shows each push.
 
-A table of slots, probed linearly, counts sampled keys. When it is three quarters full, the median of its
-counts is taken from all, which frees half of the slots: so a key costs O(1) on average. What was taken
-so far is how much too low any count can be.
+A table of slots, probed linearly, counts sampled keys. When it is three quarters full, the median of some
+of its counts is taken from all, which frees about half of the slots: so a key costs O(1) on average. What
+was taken so far is how much too low any count can be.
 
 What always holds: nothing is allocated; a slot is free if its count is 0.
 
@@ -21,6 +21,7 @@ from pserver.mix import mix64
 
 SLOTS = 2048
 USED_MAX = 1536
+JUDGED = 65  # slots are in the order of a hash, so these are a fair sample
 
 USED, TAKEN, SEEN = range(3)
 """Words of ``state``: slots in use, what was taken from every count, keys counted."""
@@ -40,7 +41,7 @@ def _slot_of(slots: Keys, counts: RowIds, key: np.uint64) -> np.uint64:
 def _thin(
     slots: Keys, counts: RowIds, state: RowIds, spare_keys: Keys, spare_counts: RowIds
 ) -> None:
-    """Take the median from every count, and keep what is left over 0."""
+    """Take the median of the first ``JUDGED`` counts from every count, and keep what is left over 0."""
     used = 0
     for i in range(SLOTS):
         if counts[i] > 0:
@@ -48,8 +49,7 @@ def _thin(
             spare_counts[used] = counts[i]
             counts[i] = 0
             used += 1
-    ordered = np.sort(spare_counts[:used])
-    median = ordered[used // 2]
+    median = np.sort(spare_counts[:JUDGED])[JUDGED // 2]
     state[USED] = 0
     state[TAKEN] += median
     for i in range(used):

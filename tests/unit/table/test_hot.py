@@ -28,7 +28,7 @@ def test_nothing_is_told_when_nothing_was_pushed() -> None:
 
 @pytest.mark.parametrize("size", [1, 63, 64, 1000])
 def test_a_key_of_every_push_is_counted_as_often(size: int) -> None:
-    """Whatever the length of the pushes and the key's place, one in 64 is looked at, evenly."""
+    """Whatever the length of the pushes and the key's place, one in STEP is looked at, evenly."""
     rng = np.random.default_rng(size)
     batches = []
     for _ in range(20_000):
@@ -40,8 +40,8 @@ def test_a_key_of_every_push_is_counted_as_often(size: int) -> None:
 
     low = dict(zip(top.keys.tolist(), top.low.tolist(), strict=True))
     assert top.missed == 0  # fewer keys than counters
-    assert abs(low[7] - 20_000) < 5 * np.sqrt(63 * 20_000)
-    assert abs(top.seen - 20_000 * size) <= 5 * np.sqrt(63 * 20_000 * size)
+    assert abs(low[7] - 20_000) < 5 * np.sqrt(STEP * 20_000)
+    assert abs(top.seen - 20_000 * size) <= 5 * np.sqrt(STEP * 20_000 * size)
 
 
 def test_counts_are_within_the_bounds_when_there_are_more_keys_than_counters() -> None:
