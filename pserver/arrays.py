@@ -34,3 +34,6 @@ Epochs: TypeAlias = NDArray[np.uint32]
 
 Uint32s: TypeAlias = NDArray[np.uint32]
 """uint32 memory of other meanings: the words of rows, which may hold the bits of a float32."""
+
+Bytes: TypeAlias = NDArray[np.uint8]
+"""uint8 counters and marks."""

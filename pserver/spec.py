@@ -3,7 +3,7 @@
 Rooms before and after: a user writes a spec; ``client`` sends it in CreateTable;
 ``table.registry`` makes the table, or refuses a spec that differs.
 
-A rule (optimizer or initializer) is one short text, the same on a command line, in TOML and on
+A rule (optimizer, initializer, accessor, admission) is one short text, the same on a command line, in TOML and on
 the wire: ``adagrad:lr=0.05,state=row``.
 """
 
@@ -90,6 +90,10 @@ class TableSpec:
             truncated_normal.
         seed: what first weights depend on, with the table's name and the key.
         capacity_max: rows a shard holds at most; address space, not memory, is reserved for them.
+        accessor: what is kept of a key beside its weights: "plain" nothing; "ctr" statistics, and a
+            row in two parts, the second of which a key gets once its score is high enough.
+        embedx_optimizer: the rule of the second part; empty: as ``optimizer``. For "ctr" only.
+        admission: which new keys get a row: "always", or by count, probability or show_click.
         on_nan: what a push with NaN, infinity or a number over 1e12 does: "reject" refuses the whole
             message, "zero" takes each such number as 0, "fail" refuses the message and every later
             push until the table is cleared.
@@ -111,6 +115,9 @@ class TableSpec:
     initializer: str = "uniform:low=-0.01,high=0.01"
     seed: int = 0
     capacity_max: int = 2**28
+    accessor: str = "plain"
+    embedx_optimizer: str = ""
+    admission: str = "always"
     on_nan: str = "reject"
     unknown_reads: str = "first"
     row_dtype: str = "float32"

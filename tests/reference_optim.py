@@ -50,6 +50,7 @@ DEFAULTS: dict[str, dict[str, float | str]] = {
 """Every optimizer with its options in order and what each is when it is left out."""
 
 COMMON: dict[str, float | str] = {
+    "show_scale": "off",
     "weight_decay": 0.0,
     "decay": "decoupled",
     "clip": np.inf,
@@ -58,7 +59,7 @@ COMMON: dict[str, float | str] = {
 }
 """Options of every rule."""
 
-WORDS = ("state", "accumulate", "step", "variant", "eps_at", "decay")
+WORDS = ("state", "accumulate", "step", "variant", "eps_at", "decay", "show_scale")
 
 
 def read_rule(text: str) -> tuple[str, dict[str, str]]:
@@ -123,8 +124,10 @@ class Rule:
             return [0.0, 0.0, *self.get("beta1", "beta2")]
         return [0.0] * self.state_dim
 
-    def step(self, row: Row, grad: Row, *, version: int = 0) -> None:
+    def step(self, row: Row, grad: Row, *, version: int = 0, show: float = 1.0) -> None:
         """Apply one gradient to a row (dim + state_dim,), in place and in the row's dtype."""
+        if self.words["show_scale"] == "on":
+            grad = grad / np.float32(show)
         lr, clip, decay, low, high = self.get(
             "lr", "clip", "weight_decay", "weight_low", "weight_high"
         )

@@ -52,6 +52,8 @@ def first_weights(
     where: RowIds,  # (V,) positions in ``keys`` that want weights
     targets: RowIds,  # (V,) the row of ``out`` for each
     stride: int,
+    begin: int,  # draw of the first weight that is written: its position in the whole row
+    of_dim: int,  # weights of the whole row
     dim: int,
     state_dim: int,
     state: Doubles,  # (S,) first values of the optimizer's state, S at least 1; the last repeats
@@ -67,13 +69,13 @@ def first_weights(
         for k in range(dim):
             value = low
             if kind == UNIFORM:
-                value = low + (high - low) * _unit(base, k)
+                value = low + (high - low) * _unit(base, begin + k)
             elif kind == NORMAL:
-                value = low + high * _normal(base, 2 * k)
+                value = low + high * _normal(base, 2 * (begin + k))
             elif kind == TRUNCATED:
                 draw = 0.0
                 for attempt in range(_TRIES_MAX):
-                    draw = _normal(base, 2 * (k + attempt * dim))
+                    draw = _normal(base, 2 * (begin + k + attempt * of_dim))
                     if abs(draw) <= 2.0:
                         break
                 value = low + high * draw

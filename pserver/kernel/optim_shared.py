@@ -1,7 +1,7 @@
 """What optimizer kernels share: asking for rows ahead, and what may stand around a step.
 
 Rooms before and after: the kernels of ``optim*.py`` call ``ask`` and ``mean_square``;
-``table.optimizer`` runs ``ready``, ``shrink`` and ``bound`` around a step, each only if the rule's
+``table.optimizer`` runs ``divide``, ``ready``, ``shrink`` and ``bound`` around a step, each only if the rule's
 text asks for it, so a table that does not use them pays nothing.
 
 What always holds: nothing is allocated; rows are visited in the order given.
@@ -42,6 +42,22 @@ def mean_square(grads: Floats, start: np.uint64, dim: int) -> np.float32:
         grad = np.float64(grads[start + np.uint64(k)])
         total += grad * grad
     return np.float32(total / dim)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def divide(
+    grads: Floats,  # (U * dim,)
+    dim: int,
+    shows: Floats,  # (U,) over 0
+    out: Floats,  # (U * dim,) written
+) -> None:
+    """Write g / show: the gradient of a mean over the shows of a key, not of their sum."""
+    width = np.uint64(dim)
+    for i in range(shows.size):
+        show = shows[np.uint64(i)]
+        g = np.uint64(i) * width
+        for k in range(dim):
+            out[g + np.uint64(k)] = grads[g + np.uint64(k)] / show
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

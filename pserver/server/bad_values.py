@@ -57,7 +57,7 @@ class BadValues:
             TableStoppedError, ShapeError, TableFullError: as ``check_push``.
         """
         try:
-            values = table.check_push(part.keys, part.values)
+            values = table.check_push(part.keys, part.values, part.said)
         except NotFiniteError as error:
             self._count(table, push_id, str(error))
             if table.spec.on_nan == "fail":

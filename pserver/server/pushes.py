@@ -235,7 +235,7 @@ class Pushes:
         """Apply the gradients that came for one table; a dense one's version rises at its end."""
         values = part.values if scale == 1.0 else part.values * np.float32(scale)
         if isinstance(table, SparseTable):
-            table.push(part.keys, values)
+            table.push(part.keys, values, part.said)
         else:
             table.push(part.dense_part - 1, values)
             table.version += part.dense_part == table.num_parts

@@ -294,9 +294,9 @@ class Servicer:
         )
         for (part, table), block in zip(pairs, blocks, strict=True):
             if part.create:
-                table.pull(part.keys, block)
+                table.pull(part.keys, block.weights)
             else:
-                table.peek(part.keys, block)
+                table.peek(part.keys, block.weights)
             self._tallies.keys_pulled[part.table] += part.keys.size
         return reply
 

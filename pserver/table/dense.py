@@ -46,6 +46,11 @@ def spelled_out_dense(spec: DenseSpec) -> DenseSpec:
             f"{where}: {rule.text} cannot step a dense table: {rule.couples}, so the result would "
             "depend on the number of shards; take a rule that steps each weight by itself"
         )
+    if rule.scales:
+        raise ConfigError(
+            f"{where}: show_scale divides by the shows of a key, and a dense table has no keys; "
+            "leave it out"
+        )
     return dataclasses.replace(spec, optimizer=rule.text)
 
 

@@ -4,7 +4,9 @@ Rooms before and after: ``cut`` copies rows out of a table that is in use; ``che
 named arrays and knows none of the names; a new array beside the slab is added here and nowhere else.
 
 A table's memory is a few blocks with the same row ids; a block's columns have names. A row in a file
-is its key and its column of each name: ``weights``, ``state.NAME`` of the optimizer, ``epochs``.
+is its key and its column of each name: ``weights``, ``state.NAME`` of the optimizer, ``field.NAME`` of its
+words, ``epochs``; of the ctr accessor also ``embedx.weights`` and ``embedx.state.NAME``, 0 where ``field.embedx`` is.
+What admission counted of keys without a row is apart, by partition: ``filter_state``.
 
 What always holds: what ``columns`` gives, ``put_rows`` takes back to the bit, in any order of rows.
 Owner: the shard's owner thread, or whoever made a table that nobody else has.
@@ -16,12 +18,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from pserver.arrays import Keys, RowIds
 from pserver.errors import CheckpointError
 from pserver.kernel import copies
+from pserver.table.ctr import CtrSlab
+from pserver.table.layout import memory_of
+from pserver.table.slab import Parts
 from pserver.table.sparse import SparseTable
 from pserver.table.values import read_only
+
+EMBEDX = "field.embedx"
+"""Column of 1 or 0: whether a row of ctr has its second part."""
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 """Arrays by name; the first axis is the row."""
@@ -57,18 +66,86 @@ class Block:
         copies.take_rows(self.memory, self.width, row_ids, out)
         return out.reshape(row_ids.size, self.width)
 
+    def put(self, row_ids: RowIds, rows: NDArray[Any]) -> None:
+        """Write the named rows, distinct, from (U, width) as ``take`` returned them."""
+        copies.put_rows(read_only(rows.reshape(-1)), self.width, row_ids, self.memory)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WordsBlock(Block):
+    """The words of rows with a second part: which one it is becomes 1, or 0 for none.
+
+    Attributes:
+        second: what holds the second parts.
+        position: of the word in a record.
+    """
+
+    second: CtrSlab
+    position: int
+
+    @override
+    def take(self, row_ids: RowIds) -> NDArray[Any]:
+        rows = Block.take(self, row_ids)
+        rows[:, self.position] = rows[:, self.position] > 0
+        return rows
+
+    @override
+    def put(self, row_ids: RowIds, rows: NDArray[Any]) -> None:
+        has_second = rows[:, self.position] > 0
+        rows[:, self.position] = 0
+        Block.put(self, row_ids, rows)
+        self.second.take(row_ids[has_second])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SecondBlock(Block):
+    """Memory of second parts, by the row ids of first ones; 0 where there is none.
+
+    Attributes:
+        second: what holds it.
+    """
+
+    second: CtrSlab
+
+    @override
+    def take(self, row_ids: RowIds) -> NDArray[Any]:
+        found = self.second.embedx_of(row_ids)
+        rows = np.zeros((row_ids.size, self.width), self.memory.dtype)
+        rows[found >= 0] = Block.take(self, read_only(found[found >= 0]))
+        return rows
+
+    @override
+    def put(self, row_ids: RowIds, rows: NDArray[Any]) -> None:
+        found = self.second.embedx_of(row_ids)
+        Block.put(self, found[found >= 0], np.ascontiguousarray(rows[found >= 0]))
+
 
 def blocks_of(table: SparseTable) -> tuple[Block, ...]:
     """Return all memory that makes up a table's rows."""
-    blocks = []
-    for memory, parts in table.memory():
-        ends = np.cumsum([count for _, _, count in parts]).tolist()
-        found = [
-            Column(name, dtype, end - count, end)
-            for (name, dtype, count), end in zip(parts, ends, strict=True)
-        ]
-        blocks.append(Block(memory, ends[-1], found))
+    second = table.slab if isinstance(table.slab, CtrSlab) else None
+    blocks: list[Block] = []
+    for memory, parts in memory_of(table.slab, table.fields):
+        width, columns = _columns(parts)
+        named = [column for column in columns if column.name == EMBEDX]
+        if named and second is not None:
+            blocks.append(WordsBlock(memory, width, columns, second, named[0].begin))
+        else:
+            blocks.append(Block(memory, width, columns))
+    if second is not None:
+        for memory, parts in second.embedx.blocks():
+            named_parts = [(f"embedx.{name}", dtype, count) for name, dtype, count in parts]
+            blocks.append(SecondBlock(memory, *_columns(named_parts), second))
     return tuple(blocks)
+
+
+def _columns(parts: Parts) -> tuple[int, list[Column]]:
+    """Return the items a row, and where in it the parts are."""
+    ends = np.cumsum([count for _, _, count in parts]).tolist()
+    found = [
+        Column(name, dtype, end - count, end)
+        for (name, dtype, count), end in zip(parts, ends, strict=True)
+    ]
+    return ends[-1], found
 
 
 def columns(blocks: Sequence[Block], copied: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -135,7 +212,7 @@ def put_rows(table: SparseTable, keys: Keys, arrays: Arrays) -> None:
         for column in block.columns:
             part = np.ascontiguousarray(arrays[column.name]).view(block.memory.dtype)
             rows[:, column.begin : column.end] = part.reshape(keys.size, column.end - column.begin)
-        copies.put_rows(read_only(rows.reshape(-1)), block.width, row_ids, block.memory)
+        block.put(row_ids, rows)
 
 
 def overlay_rows(table: SparseTable, keys: Keys, arrays: Arrays) -> None:
@@ -159,4 +236,22 @@ def overlay_rows(table: SparseTable, keys: Keys, arrays: Arrays) -> None:
                 part = part.astype(column.dtype, copy=False).view(block.memory.dtype)
                 count = min(part.shape[1], column.end - column.begin)
                 rows[:, column.begin : column.begin + count] = part[:, :count]
-        copies.put_rows(read_only(rows.reshape(-1)), block.width, row_ids, block.memory)
+        block.put(row_ids, rows)
+
+
+def filter_state(table: SparseTable, partition: int) -> dict[str, NDArray[Any]]:
+    """Return what admission counted in a partition, as named arrays; none if it counts nothing.
+
+    ``keys``, ascending, with a column of each word; or the ``counters`` of a sketch, (0,) if untouched.
+    """
+    return {} if table.gate is None else table.gate.filter.read(partition)
+
+
+def put_filter_state(table: SparseTable, partition: int, arrays: Arrays) -> None:
+    """Take what ``filter_state`` returned, into a table that counted nothing in that partition.
+
+    Raises:
+        TableFullError: there is no room for the keys. Nothing was written.
+    """
+    if table.gate is not None:
+        table.gate.filter.write(partition, arrays)

@@ -97,6 +97,16 @@ class Index:
         """Remove each key that is there, and return how many were."""
         return hashmap.erase(self._buckets, self._heads, self._counters, self._free_rows, keys)
 
+    @property
+    def free(self) -> RowIds:
+        """Return the row ids in the free list; the last one is used first. A view."""
+        return self._free_rows[: self._counters[hashmap.FREE_ROWS]]
+
+    def last_freed(self, count: int) -> RowIds:
+        """Return the row ids that were freed last, (count,). A view, until the next insert."""
+        free = self.free
+        return free[free.size - count :]
+
     def entries(self, partition: int) -> tuple[Keys, RowIds]:
         """Return the keys and row ids of a partition, in no order."""
         count = int(self._heads[partition, hashmap.SIZE])

@@ -17,7 +17,7 @@ from pserver.table.ages import SEEN_DAY, Ages
 from pserver.table.eviction import Eviction, Hand, make_eviction_rule
 from pserver.table.fields import Field, Fields
 from pserver.table.index import Index
-from pserver.table.slab import Slab
+from pserver.table.layout import AnySlab
 
 INDEX_BYTES = 36
 """Of a row's share of the index: 16 bytes a bucket, 45 % of which are filled on average over the
@@ -59,7 +59,7 @@ class Keeping:
                 spec.capacity_max, row_bytes=self.row_bytes, where=f"table {spec.name!r}: evict"
             )
 
-    def use(self, fields: Fields, slab: Slab, index: Index) -> None:
+    def use(self, fields: Fields, slab: AnySlab, index: Index) -> None:
         """Take the memory of a table that has no rows yet, or none any more."""
         self._row_bytes = slab.row_bytes + fields.row_bytes
         self._marks, self._index = slab.marks, index

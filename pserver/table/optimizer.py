@@ -17,6 +17,7 @@ import numpy as np
 from pserver.arrays import Doubles, Floats, RowIds
 from pserver.errors import ConfigError, nearest
 from pserver.kernel import optim_shared
+from pserver.occurrences import NO_FLOATS
 from pserver.spec import parse_rule
 from pserver.table.optimizer_options import Choice, Kinds, Number, Values, read_options
 from pserver.table.optimizer_rules import RULES, Kernel, OptimizerRule
@@ -25,6 +26,7 @@ from pserver.table.schedule import QUIET, Schedule, make_schedule, schedule_kind
 __all__ = ["COMMON", "RULES", "Optimizer", "make_optimizer"]
 
 COMMON: Kinds = {
+    "show_scale": Choice(("off", "on")),
     "weight_decay": Number(0.0, 0.0, 1e6),
     "decay": Choice(("decoupled", "gradient")),
     "clip": Number(math.inf, 1e-30, 1e15),
@@ -32,7 +34,8 @@ COMMON: Kinds = {
     "weight_high": Number(math.inf, -1e15, 1e15),
 }
 """Options of every rule, all off by default. In the order in which they work on the rows of a push,
-and on no others: g is clipped to [-clip, clip]; ``decay=gradient`` adds weight_decay * w to g, or
+and on no others: ``show_scale=on`` divides g by the shows of its key in this push, which are its
+occurrences unless the push says otherwise; g is clipped to [-clip, clip]; ``decay=gradient`` adds weight_decay * w to g, or
 w -= lr * weight_decay * w (decoupled); then the rule; then w is held in [weight_low, weight_high].
 """
 
@@ -69,7 +72,20 @@ class Optimizer:
     parts: Mapping[str, int]
     couples: str
 
-    def apply(self, rows: Floats, row_ids: RowIds, grads: Floats, *, version: int) -> None:
+    @property
+    def scales(self) -> bool:
+        """Return whether a gradient is divided by the shows of its key."""
+        return self.common["show_scale"] == "on"
+
+    def apply(
+        self,
+        rows: Floats,
+        row_ids: RowIds,
+        grads: Floats,
+        *,
+        version: int,
+        shows: Floats = NO_FLOATS,
+    ) -> None:
         """Apply one step to the named rows, in place.
 
         Args:
@@ -77,10 +93,13 @@ class Optimizer:
             row_ids: (U,) distinct.
             grads: (U * dim,) finite, read-only.
             version: pushes applied before this one.
+            shows: (U,) over 0, read-only; needed if the rule ``scales``, else not looked at.
         """
         dim, stride, common = self.dim, self.dim + self.state_dim, self.common
         rate = self.schedule.at(version)
         self.options[0], self.options[1] = rate, version + 1
+        if self.scales:
+            grads = self._per_show(grads, shows)
         limit, decay = float(common["clip"]), float(common["weight_decay"])
         added = decay if common["decay"] == "gradient" else 0.0
         if limit < math.inf or added:
@@ -96,6 +115,13 @@ class Optimizer:
         low, high = float(common["weight_low"]), float(common["weight_high"])
         if low > -math.inf or high < math.inf:
             optim_shared.bound(rows, stride, dim, row_ids, np.float32(low), np.float32(high))
+
+    def _per_show(self, grads: Floats, shows: Floats) -> Floats:
+        """Return gradients divided by the shows of their keys, read-only."""
+        divided = np.empty_like(grads)
+        optim_shared.divide(grads, self.dim, shows, divided)
+        divided.flags.writeable = False
+        return divided
 
 
 def make_optimizer(text: str, *, dim: int, where: str = "optimizer") -> Optimizer:

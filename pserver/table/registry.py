@@ -11,6 +11,8 @@ from collections.abc import Container, Iterator
 
 from pserver.errors import ConfigError, SpecMismatchError, UnknownTableError, nearest
 from pserver.spec import TABLES_MAX, DenseSpec, TableSpec
+from pserver.table.accessor import make_accessor
+from pserver.table.admission import make_admission_rule
 from pserver.table.cut import warm
 from pserver.table.dense import DenseTable, spelled_out_dense
 from pserver.table.eviction import make_eviction_rule
@@ -35,8 +37,25 @@ def spelled_out(spec: TableSpec) -> TableSpec:
         spec.initializer, table=spec.name, seed=spec.seed, where=f"{where}: initializer"
     )
     evict = make_eviction_rule(spec.evict, where=f"{where}: evict")
+    accessor = make_accessor(spec.accessor, where=f"{where}: accessor")
+    admission = make_admission_rule(spec.admission, accessor, where=f"{where}: admission")
+    embedx = ""
+    if accessor.is_ctr and spec.dim > 1:
+        text, what = spec.embedx_optimizer or spec.optimizer, f"{where}: embedx_optimizer"
+        embedx = make_optimizer(text, dim=spec.dim - 1, where=what).text
+    elif spec.embedx_optimizer:
+        raise ConfigError(
+            f"{where}: embedx_optimizer has no effect: rows have a second part only with accessor "
+            f"ctr and a dim over 1, got {accessor.name} and {spec.dim}; leave it out"
+        )
     return dataclasses.replace(
-        spec, optimizer=optimizer.text, initializer=initializer.text, evict=evict.text
+        spec,
+        optimizer=optimizer.text,
+        initializer=initializer.text,
+        accessor=accessor.text,
+        embedx_optimizer=embedx,
+        admission=admission.text,
+        evict=evict.text,
     )
 
 

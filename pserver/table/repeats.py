@@ -7,13 +7,14 @@ import numpy as np
 
 from pserver.arrays import Floats, Keys, RowIds
 from pserver.kernel import rows
-from pserver.table.slab import Slab
+from pserver.occurrences import Occurrences
+from pserver.table.layout import AnySlab
 from pserver.table.values import read_only
 
 
 def without_repeats(
-    slab: Slab, keys: Keys, row_ids: RowIds, values: Floats
-) -> tuple[Keys, RowIds, Floats]:
+    slab: AnySlab, keys: Keys, row_ids: RowIds, values: Floats, said: Occurrences
+) -> tuple[Keys, RowIds, Floats, Occurrences]:
     """Return distinct rows, each with the sum of the values of its repeats, in order.
 
     Args:
@@ -21,13 +22,15 @@ def without_repeats(
         keys: (U,) uint64.
         row_ids: (U,) theirs.
         values: (U * dim,) float32, read-only.
+        said: of the keys, beside.
 
     Returns:
-        Keys, row ids and values; keys and values read-only.
+        Keys, row ids, values and what is said; keys and values read-only.
     """
     if rows.first_repeat(slab.marks, row_ids) < 0:
-        return read_only(keys), row_ids, values
+        return read_only(keys), row_ids, values, said
     distinct, at, inverse = np.unique(row_ids, return_index=True, return_inverse=True)
     summed = np.zeros(distinct.size * slab.dim, np.float32)
     rows.sum_repeats(inverse.astype(np.int64), values, slab.dim, summed)
-    return read_only(keys[at]), distinct, read_only(summed)
+    said = said.summed(inverse, distinct.size)
+    return read_only(keys[at]), distinct, read_only(summed), said

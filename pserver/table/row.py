@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pserver.arrays import Floats, Keys, RowIds
-from pserver.table.fields import FieldValue
+from pserver.table.accessor import Accessor
+from pserver.table.fields import Fields, FieldValue
+from pserver.table.layout import AnySlab
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,12 +22,16 @@ class Row:
         state: the optimizer's floats, by the name of each part, in the row's order.
         epoch: in which the row last changed.
         fields: the words that the table's rules keep in each row, by name.
+        score: of a row of ctr, from its shows and clicks; else None.
+        has_embedx: whether a row of ctr has its second part; else None.
     """
 
     weights: Floats
     state: Mapping[str, Floats]
     epoch: int
     fields: Mapping[str, FieldValue]
+    score: float | None = None
+    has_embedx: bool | None = None
 
 
 class Watch(Protocol):
@@ -43,3 +49,20 @@ class Watch(Protocol):
     def before_erase(self, keys: Keys, row_ids: RowIds) -> None:
         """See the rows of (U,) keys that are about to go; a row id of -1 means no row."""
         ...
+
+
+def row_of(row_id: int, slab: AnySlab, fields: Fields, accessor: Accessor) -> Row:
+    """Return a copy of one row, by its row id."""
+    words = fields.row(row_id)
+    score = has_embedx = None
+    if accessor.is_ctr:
+        score = accessor.score(words["show"], words["click"])
+        has_embedx = words.pop("embedx") > 0
+    return Row(
+        slab.weights_of(row_id),
+        slab.state_of(row_id),
+        int(slab.epochs[row_id]),
+        words,
+        score,
+        has_embedx,
+    )

@@ -19,6 +19,7 @@ from typing_extensions import override
 from pserver.arrays import Doubles, Epochs, Floats, Keys, RowIds, Words
 from pserver.kernel import initializer as first
 from pserver.kernel import optim, rows
+from pserver.occurrences import NO_FLOATS, Occurrences
 from pserver.spec import TableSpec
 from pserver.table.initializer import Initializer
 from pserver.table.optimizer import Optimizer
@@ -41,6 +42,8 @@ class Slab(ABC):
         row_bytes: of a row: weights, state and epoch.
         file_row_bytes: of these, what lies on a file.
         weight_max: the largest magnitude of a weight that is assigned.
+        place: which weight of the whole row is the first here, and how many the whole row has, where
+            this is one of two parts.
     """
 
     def __init__(self, spec: TableSpec, optimizer: Optimizer, *, storage: Storage) -> None:
@@ -67,6 +70,7 @@ class Slab(ABC):
         self.row_bytes = self.epochs.itemsize
         self.file_row_bytes = 0
         self.weight_max = VALUE_MAX
+        self.place = (0, self.dim)
 
     def _keep(self, width: int, dtype: DTypeLike) -> NDArray[Any]:
         """Return an array for ``width`` items of each row, where the spec says it lies."""
@@ -95,6 +99,16 @@ class Slab(ABC):
         """Make room for row ids below ``num_rows``, and return below which there is room now."""
         return min(kept.reserve(num_rows * width) // width for kept, width in self._kept)
 
+    @property
+    def scales(self) -> bool:
+        """Return whether gradients are divided by the shows of their keys."""
+        return self._optimizer.scales
+
+    @property
+    def extra_bytes(self) -> int:
+        """Return the bytes in use beside those of every row."""
+        return 0
+
     def _state_parts(self) -> Parts:
         return [(f"state.{n}", "float32", count) for n, count in self._optimizer.parts.items()]
 
@@ -120,13 +134,16 @@ class Slab(ABC):
         """Add (U * dim,) read-only ``deltas`` to the weights; otherwise as ``step``; state stays."""
 
     @abstractmethod
-    def step(self, keys: Keys, row_ids: RowIds, grads: Floats, *, version: int) -> None:
+    def step(
+        self, keys: Keys, row_ids: RowIds, grads: Floats, said: Occurrences, *, version: int
+    ) -> None:
         """Apply one step of the optimizer to the named rows.
 
         Args:
             keys: (U,) of the rows, read-only.
             row_ids: (U,) distinct.
             grads: (U * dim,) finite, read-only.
+            said: of the keys, beside their gradients.
             version: pushes applied before this one.
         """
 
@@ -156,6 +173,27 @@ class Slab(ABC):
     def row(self, row_id: int) -> Floats:
         """Return a copy of a row, (stride,) float32: weights, then state."""
 
+    def weights_of(self, row_id: int) -> Floats:
+        """Return a copy of a row's weights, (dim,) float32."""
+        return self.row(row_id)[: self.dim]
+
+    def state_of(self, row_id: int) -> dict[str, Floats]:
+        """Return a copy of a row's state, by the name of each part, in the row's order."""
+        floats, parts, start = self.row(row_id), {}, self.dim
+        for name, count in self._optimizer.parts.items():
+            parts[name] = floats[start : start + count]
+            start += count
+        return parts
+
+    def release(self, row_ids: RowIds) -> None:
+        """Be told that rows are gone; their row ids may come again."""
+        del row_ids
+
+    def check(self, row_ids: RowIds, num_rows: int) -> None:
+        """Assert every invariant; ``row_ids`` are alive, ``num_rows`` were ever taken."""
+        del row_ids
+        assert self.is_finite(num_rows)
+
     @abstractmethod
     def is_finite(self, num_rows: int) -> bool:
         """Return whether every float of the first ``num_rows`` rows is a finite number."""
@@ -180,6 +218,7 @@ class Slab(ABC):
             where,
             targets,
             stride,
+            *self.place,
             self.dim,
             stride - self.dim,
             state,
@@ -221,8 +260,11 @@ class FloatSlab(Slab):
         optim.sum_up(self.rows, self.stride, self.dim, row_ids, deltas, one, one)
 
     @override
-    def step(self, keys: Keys, row_ids: RowIds, grads: Floats, *, version: int) -> None:
-        self._optimizer.apply(self.rows, row_ids, grads, version=version)
+    def step(
+        self, keys: Keys, row_ids: RowIds, grads: Floats, said: Occurrences, *, version: int
+    ) -> None:
+        shows = said.shown(row_ids.size) if self.scales else NO_FLOATS
+        self._optimizer.apply(self.rows, row_ids, grads, version=version, shows=shows)
 
     @override
     def write_first(self, rule: Initializer, keys: Keys, where: RowIds, row_ids: RowIds) -> None:

@@ -22,6 +22,7 @@ from typing_extensions import override
 from pserver.arrays import Floats, Halves, Keys, RowIds
 from pserver.errors import ConfigError
 from pserver.kernel import halves, optim
+from pserver.occurrences import NO_FLOATS, Occurrences
 from pserver.spec import TableSpec
 from pserver.table.initializer import Initializer, table_seed
 from pserver.table.optimizer import Optimizer
@@ -86,12 +87,15 @@ class HalfSlab(Slab):
             self._put(keys[part], ids, version)
 
     @override
-    def step(self, keys: Keys, row_ids: RowIds, grads: Floats, *, version: int) -> None:
+    def step(
+        self, keys: Keys, row_ids: RowIds, grads: Floats, said: Occurrences, *, version: int
+    ) -> None:
+        shows = said.shown(row_ids.size) if self.scales else NO_FLOATS
         for start in range(0, max(1, row_ids.size), self._block_rows):
             part = slice(start, start + self._block_rows)
             ids, block, order = self._take(row_ids[part])
             some = grads[part.start * self.dim : part.stop * self.dim]
-            self._optimizer.apply(block, order, some, version=version)
+            self._optimizer.apply(block, order, some, version=version, shows=shows[part])
             self._put(keys[part], ids, version)
 
     @override

@@ -10,27 +10,26 @@ What always holds:
 Owner: the shard's owner thread.
 """
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from pserver.arrays import Epochs, Floats, Keys, RowIds
-from pserver.errors import TableFullError, TableStoppedError, UnavailableError
+from pserver.errors import TableStoppedError, UnavailableError
 from pserver.kernel import rows
+from pserver.occurrences import NO_OCCURRENCES, Occurrences
 from pserver.spec import TableSpec
+from pserver.table.accessor import make_accessor
 from pserver.table.fields import Fields
+from pserver.table.gate import make_gate
 from pserver.table.hot import Hot
 from pserver.table.index import Index
 from pserver.table.initializer import make_initializer
 from pserver.table.keeping import Keeping
-from pserver.table.optimizer import make_optimizer
+from pserver.table.layout import AnySlab, first_part_of, make_rows
 from pserver.table.repeats import without_repeats
-from pserver.table.row import Row, Watch
-from pserver.table.slab import Parts
-from pserver.table.slab_half import make_slab
+from pserver.table.room import Room
+from pserver.table.row import Row, Watch, row_of
 from pserver.table.storage import MEMORY_ONLY, AnyMapping, Storage
-from pserver.table.values import check_values, mended_values, read_only
+from pserver.table.values import check_said, check_values, mended_values, read_only
 
 
 class SparseTable:
@@ -40,7 +39,9 @@ class SparseTable:
         spec: what the table is, every rule spelled out.
         version: applied pushes.
         epoch: 1 and up; each row remembers the epoch in which it last changed.
+        accessor: of the spec.
         fields: the words of each row that the table's rules ask for.
+        gate: decides which pushed keys get a row; None: all, and pulled ones too.
         watch: is told of rows before they change; None costs nothing.
         hot: which keys are pushed most.
         keeping: which rows fall out, and what is remembered of them for that.
@@ -59,11 +60,11 @@ class SparseTable:
                 rows are to be on a file and there is no place for one.
         """
         self.spec = spec
-        self.version = 0
-        self.epoch = 1
+        self.version, self.epoch = 0, 1
         self.watch: Watch | None = None
         self.stopped = ""
-        self._optimizer = make_optimizer(spec.optimizer, dim=spec.dim)
+        self.accessor = make_accessor(spec.accessor)
+        self._optimizer = first_part_of(spec, self.accessor)
         self._initializer = make_initializer(spec.initializer, table=spec.name, seed=spec.seed)
         self._storage = storage
         self.keeping = Keeping(spec)
@@ -73,11 +74,16 @@ class SparseTable:
 
     def _open(self) -> None:
         """Begin without rows, in fresh memory. If the system refuses it, nothing is changed."""
-        spec = self.spec
-        slab = make_slab(spec, self._optimizer, self._initializer, storage=self._storage)
-        fields = Fields(spec.capacity_max, self.keeping.fields, table=spec.name)
-        self._index = Index(spec.capacity_max, slab.free_rows, table=spec.name)
-        self._slab, self.fields = slab, fields
+        spec, accessor = self.spec, self.accessor
+        words = (*accessor.fields, *self.keeping.fields)
+        fields = Fields(spec.capacity_max, words, table=spec.name)
+        slab = make_rows(
+            spec, accessor, self._optimizer, fields, self._initializer, storage=self._storage
+        )
+        index = Index(spec.capacity_max, slab.free_rows, table=spec.name)
+        self.gate = make_gate(spec, accessor, index)
+        self._index, self._slab, self.fields = index, slab, fields
+        self._room = Room(spec, slab, index)
         self.keeping.use(fields, slab, self._index)
         self.hot = Hot()
 
@@ -98,8 +104,10 @@ class SparseTable:
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes in use: rows ever touched, and the index."""
-        return self._index.num_rows_touched * self.row_bytes + self._index.num_bytes
+        """Return the bytes in use: rows ever touched, the index, and what admission counts."""
+        touched = self._index.num_rows_touched * self.row_bytes + self._slab.extra_bytes
+        counted = 0 if self.gate is None else self.gate.filter.num_bytes
+        return touched + self._index.num_bytes + counted
 
     def check_pull(self, keys: Keys) -> None:
         """Refuse keys whose new rows would not fit.
@@ -107,10 +115,13 @@ class SparseTable:
         Raises:
             TableFullError: there is no room for them; nothing was created.
         """
-        self._check_room(keys)
+        if self.gate is None:
+            self._room.check(keys)
 
     def pull(self, keys: Keys, out: Floats) -> None:
         """Write the weights of each key, creating rows with first weights where there are none.
+
+        With an admission other than ``always`` only a push creates rows: then this is ``peek``.
 
         Args:
             keys: (U,) uint64, repeats allowed.
@@ -119,6 +130,9 @@ class SparseTable:
         Raises:
             TableFullError: no room for the new rows; nothing was created or written.
         """
+        if self.gate is not None:
+            self.peek(keys, out)
+            return
         assert out.size == keys.size * self.spec.dim
         row_ids = self._rows_for(keys)
         self._slab.gather(row_ids, out)
@@ -151,24 +165,19 @@ class SparseTable:
         row_ids = np.empty(1, np.int64)
         if self._index.find(read_only(np.array([key], np.uint64)), row_ids):
             return None
-        row_id, dim = int(row_ids[0]), self.spec.dim
-        floats = self._slab.row(row_id)
-        state, start = {}, dim
-        for name, count in self._optimizer.parts.items():
-            state[name] = floats[start : start + count]
-            start += count
-        return Row(floats[:dim], state, int(self._slab.epochs[row_id]), self.fields.row(row_id))
+        return row_of(int(row_ids[0]), self._slab, self.fields, self.accessor)
 
     def stop(self, why: str) -> None:
         """Take no more pushes, until ``clear``. The first reason stays."""
         self.stopped = self.stopped or why
 
-    def check_push(self, keys: Keys, grads: Floats) -> Floats:
+    def check_push(self, keys: Keys, grads: Floats, said: Occurrences = NO_OCCURRENCES) -> Floats:
         """Return the gradients that ``push`` may apply, or refuse what it could not apply whole.
 
         Args:
             keys: (U,) uint64.
             grads: (U * dim,) float32.
+            said: of the keys, beside.
 
         Returns:
             ``grads`` itself; with ``on_nan`` "zero", a copy if any was NaN, infinite or over
@@ -176,7 +185,7 @@ class SparseTable:
 
         Raises:
             TableStoppedError: the table takes no more pushes.
-            ShapeError: the lengths disagree.
+            ShapeError: the lengths disagree, or shows or clicks are out of range.
             NotFiniteError: a gradient cannot be computed with; the key is named.
             TableFullError: there is no room for the new rows.
         """
@@ -187,29 +196,39 @@ class SparseTable:
             grads = mended_values(where, keys, grads, dim=self.spec.dim)
         else:
             check_values(where, keys, grads, dim=self.spec.dim)
-        self._check_room(keys)
+        check_said(where, keys, said, divides=self._slab.scales)
+        if self.gate is None:
+            self._room.check(keys)
+        else:
+            self.gate.check_room(keys, said, self._room, version=self.version)
         return grads
 
-    def push(self, keys: Keys, grads: Floats) -> None:
+    def push(self, keys: Keys, grads: Floats, said: Occurrences = NO_OCCURRENCES) -> None:
         """Apply one optimizer step to the row of each key, creating rows where there are none.
 
-        Repeated keys are summed first. The caller has called ``check_push``.
+        Repeated keys are summed first. Keys without a row that admission does not let in are counted,
+        and their gradients dropped. The caller has called ``check_push``.
 
         Args:
             keys: (U,) uint64, repeats allowed.
             grads: (U * dim,) float32, finite.
+            said: of the keys, beside.
         """
-        grads = read_only(grads)
+        keys, grads = read_only(keys), read_only(grads)
+        if self.gate is not None:
+            to = (self._slab, self._rows_for)
+            keys, grads, said = self.gate.let_in(keys, grads, said, *to, version=self.version)
         row_ids = self._rows_to_change(keys)
-        keys, row_ids, grads = without_repeats(self._slab, keys, row_ids, grads)
-        self._slab.step(keys, row_ids, grads, version=self.version)
+        keys, row_ids, grads, said = without_repeats(self._slab, keys, row_ids, grads, said)
+        self._slab.step(keys, row_ids, grads, said, version=self.version)
         self.hot.note(keys)
         self._wrote(row_ids)
 
     def add(self, keys: Keys, deltas: Floats) -> None:
         """Add (U * dim,) ``deltas`` to weights; state stays. Otherwise as ``push``."""
         row_ids = self._rows_to_change(keys)
-        keys, row_ids, deltas = without_repeats(self._slab, keys, row_ids, read_only(deltas))
+        what = (keys, row_ids, read_only(deltas), NO_OCCURRENCES)
+        keys, row_ids, deltas, _ = without_repeats(self._slab, *what)
         self._slab.add(keys, row_ids, deltas, version=self.version)
         self.hot.note(keys)
         self._wrote(row_ids)
@@ -223,7 +242,7 @@ class SparseTable:
         """
         where, limit = f"assign {self.spec.name!r}", self._slab.weight_max
         check_values(where, keys, weights, dim=self.spec.dim, limit=limit)
-        self._check_room(keys)
+        self._room.check(keys)
         return weights
 
     def assign(self, keys: Keys, weights: Floats) -> None:
@@ -242,14 +261,19 @@ class SparseTable:
     def erase(self, keys: Keys) -> int:
         """Remove each key that has a row, and return how many had one.
 
-        Freed row ids are used again; a key that comes back begins with first weights and state.
+        Freed row ids are used again; a key that comes back begins with first weights and state. What
+        admission counted of the keys one by one is forgotten too.
         """
         keys = read_only(keys)
         if self.watch is not None:
             row_ids = np.empty(keys.size, np.int64)
             self._index.find(keys, row_ids)
             self.watch.before_erase(keys, row_ids)
-        return self._index.erase(keys)
+        if self.gate is not None:
+            self.gate.filter.forget(keys)
+        num_erased = self._index.erase(keys)
+        self._slab.release(self._index.last_freed(num_erased))
+        return num_erased
 
     def clear(self) -> list[AnyMapping]:
         """Remove all rows at once; spec, version and epoch stay, and pushes are taken again.
@@ -277,7 +301,8 @@ class SparseTable:
                 f"table {self.spec.name!r}: a save of it is under way; try again when it is done"
             )
         self.watch = None  # a delta cannot say that all rows are gone: the next save must be full
-        return [*self._slab.mappings, *self.fields.mappings, *self._index.mappings]
+        counted = [] if self.gate is None else self.gate.filter.mappings
+        return [*self._slab.mappings, *self.fields.mappings, *self._index.mappings, *counted]
 
     # --- for saves and loads, see ``dump`` and ``cut`` ------------------------------------------
 
@@ -286,26 +311,24 @@ class SparseTable:
         """Return the epoch of each row id."""
         return self._slab.epochs
 
-    def memory(self) -> list[tuple[NDArray[Any], Parts]]:
-        """Return every array that makes up the rows, flat, with the parts of a row in order.
-
-        A part is its name, how its bits are read, and how many items it has.
-        """
-        words: Parts = [(f"field.{f.name}", f.kind, 1) for f in self.fields.fields.values()]
-        blocks = [*self._slab.blocks(), (self.fields.words, words)]
-        return [*(block for block in blocks if block[1]), (self.epochs, [("epochs", "uint32", 1)])]
+    @property
+    def slab(self) -> AnySlab:
+        """Return what holds the rows."""
+        return self._slab
 
     def entries(self, partition: int) -> tuple[Keys, RowIds]:
         """Return the keys and row ids of a partition, in no order."""
         return self._index.entries(partition)
 
     def rows_to_fill(self, keys: Keys) -> RowIds:
-        """Return a row id for each of (U,) distinct keys; the caller writes all of each row.
+        """Return a row id for each of (U,) distinct keys; the caller writes all of each row anew.
 
         Raises:
             TableFullError: there is no room for the new rows; nothing was created.
         """
-        return self._rows_to_change(keys)
+        row_ids = self._rows_to_change(keys)
+        self._slab.release(row_ids)
+        return row_ids
 
     def check(self) -> None:
         """Assert every invariant of the table; linear in its size."""
@@ -314,7 +337,9 @@ class SparseTable:
         touched = self._index.num_rows_touched
         assert touched <= self.spec.capacity_max
         assert np.all(self._slab.epochs[:touched] <= self.epoch)
-        assert self._slab.is_finite(touched)
+        self._slab.check(np.setdiff1d(np.arange(touched), self._index.free), touched)
+        if self.gate is not None:
+            self.gate.filter.check()
 
     def _compile(self) -> None:
         """Run every kernel of this table on nothing, so that no request waits for a compiler."""
@@ -354,7 +379,7 @@ class SparseTable:
     def _rows_for(self, keys: Keys) -> RowIds:
         """Return the row id of each key; new rows have their first weights and state."""
         keys = read_only(keys)
-        self._check_room(keys)
+        self._room.check(keys)
         row_ids = np.empty(keys.size, np.int64)
         created = np.empty(keys.size, np.int64)
         num_created = self._index.find_or_insert(keys, row_ids, created)
@@ -364,37 +389,12 @@ class SparseTable:
             self._slab.write_first(self._initializer, keys, where, new_rows)
             self.fields.begin(new_rows)
             self.keeping.begin(new_rows)
+            if self.gate is not None:
+                self.gate.filter.forget(read_only(keys[where]))
             rows.stamp(self._slab.epochs, new_rows, np.uint32(self.epoch))
         return row_ids
 
-    def _check_room(self, keys: Keys) -> None:
-        """Refuse keys whose new rows would not fit."""
-        room = self._room(keys.size)
-        if keys.size <= room:
-            return
-        row_ids = np.empty(keys.size, np.int64)
-        self._index.find(read_only(keys), row_ids)
-        missing = np.unique(keys[row_ids < 0]).size
-        room = self._room(missing)
-        if missing > room:
-            what = f"of capacity_max {self.spec.capacity_max} on this shard; raise capacity_max"
-            if self.num_rows + room < self.spec.capacity_max:
-                what = f"on this shard: {self._slab.refusal}; free some space there"
-            raise TableFullError(
-                f"table {self.spec.name!r}: {missing} new rows needed, room for {room} {what}, "
-                "or add shards"
-            )
-
-    def _room(self, wanted: int) -> int:
-        """Return how many new rows there is room for, after making it for ``wanted`` if possible."""
-        rows_max = min(self.num_rows + wanted, self.spec.capacity_max)
-        top = max(rows_max, self._index.num_rows_touched)
-        return min(self._slab.reserve(top), self.spec.capacity_max) - self.num_rows
-
 
 def warmup() -> None:
-    """Compile the kernels that every table uses, or load them from numba's cache.
-
-    A table's own optimizer is compiled when the table is made, before its first request.
-    """
+    """Compile the kernels of all tables; an optimizer's own is when its table is made."""
     SparseTable(TableSpec(name="warmup", dim=1, capacity_max=1))

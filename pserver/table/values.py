@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pserver.arrays import Floats, Keys
 from pserver.errors import NotFiniteError, ShapeError
 from pserver.kernel import rows
+from pserver.occurrences import SHOW_MAX, Occurrences
 
 T = TypeVar("T", bound=np.generic)
 
@@ -74,6 +75,40 @@ def mended_values(where: str, keys: Keys, values: Floats, *, dim: int) -> Floats
     if rows.first_beyond(read_only(values), LIMIT_BITS) < 0:
         return values
     return np.where(np.abs(values) <= np.float32(VALUE_MAX), values, np.float32(0.0))
+
+
+def check_said(where: str, keys: Keys, said: Occurrences, *, divides: bool) -> None:
+    """Refuse what is said of keys if it does not fit them, or rows could not count it.
+
+    Args:
+        where: what an error names.
+        keys: (U,) uint64.
+        said: of the keys.
+        divides: whether gradients are divided by shows, so that a show of 0 would give infinity.
+
+    Raises:
+        ShapeError: a length disagrees; a show or click is NaN, under 0 or over ``SHOW_MAX``; or shows
+            divide and one is 0. The key is named.
+    """
+    for what in ("counts", "shows", "clicks", "slots"):
+        size = getattr(said, what).size
+        if size not in (0, keys.size):
+            raise ShapeError(f"{where}: {keys.size} keys came with {size} {what}")
+    for what, values in (("shows", said.shows), ("clicks", said.clicks)):
+        _check_range(where, keys, values, what, low=0.0)
+    if divides and (said.shows.size or said.counts.size):
+        least = np.nextafter(np.float32(0.0), np.float32(1.0))
+        _check_range(where, keys, said.shown(keys.size), "shows, which divide,", low=float(least))
+
+
+def _check_range(where: str, keys: Keys, values: Floats, what: str, *, low: float) -> None:
+    is_good = (values >= low) & (values <= SHOW_MAX)
+    if not is_good.all():
+        bad = int(np.argmin(is_good))
+        raise ShapeError(
+            f"{where}: {what} must be in [{low:g}, {SHOW_MAX:g}], key {keys[bad]} has {values[bad]}; "
+            "the whole message was refused"
+        )
 
 
 def _check_size(where: str, keys: Keys, values: Floats, dim: int) -> None:

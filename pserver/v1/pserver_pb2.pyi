@@ -7,13 +7,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TableSpec(_message.Message):
-    __slots__ = ("name", "dim", "optimizer", "initializer", "seed", "capacity_max", "on_nan", "unknown_reads", "ttl_days", "evict", "row_dtype", "storage")
+    __slots__ = ("name", "dim", "optimizer", "initializer", "seed", "capacity_max", "accessor", "embedx_optimizer", "admission", "on_nan", "unknown_reads", "ttl_days", "evict", "row_dtype", "storage")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     INITIALIZER_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_MAX_FIELD_NUMBER: _ClassVar[int]
+    ACCESSOR_FIELD_NUMBER: _ClassVar[int]
+    EMBEDX_OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    ADMISSION_FIELD_NUMBER: _ClassVar[int]
     ON_NAN_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_READS_FIELD_NUMBER: _ClassVar[int]
     TTL_DAYS_FIELD_NUMBER: _ClassVar[int]
@@ -26,13 +29,16 @@ class TableSpec(_message.Message):
     initializer: str
     seed: int
     capacity_max: int
+    accessor: str
+    embedx_optimizer: str
+    admission: str
     on_nan: str
     unknown_reads: str
     ttl_days: int
     evict: str
     row_dtype: str
     storage: str
-    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[str] = ..., initializer: _Optional[str] = ..., seed: _Optional[int] = ..., capacity_max: _Optional[int] = ..., on_nan: _Optional[str] = ..., unknown_reads: _Optional[str] = ..., ttl_days: _Optional[int] = ..., evict: _Optional[str] = ..., row_dtype: _Optional[str] = ..., storage: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[str] = ..., initializer: _Optional[str] = ..., seed: _Optional[int] = ..., capacity_max: _Optional[int] = ..., accessor: _Optional[str] = ..., embedx_optimizer: _Optional[str] = ..., admission: _Optional[str] = ..., on_nan: _Optional[str] = ..., unknown_reads: _Optional[str] = ..., ttl_days: _Optional[int] = ..., evict: _Optional[str] = ..., row_dtype: _Optional[str] = ..., storage: _Optional[str] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -171,16 +177,18 @@ class PullRequest(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TablePull, _Mapping]]] = ..., trainer: _Optional[bytes] = ..., round: _Optional[int] = ...) -> None: ...
 
 class TablePull(_message.Message):
-    __slots__ = ("table", "create", "pad", "keys")
+    __slots__ = ("table", "create", "shown", "pad", "keys")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
+    SHOWN_FIELD_NUMBER: _ClassVar[int]
     PAD_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     table: str
     create: bool
+    shown: bool
     pad: bytes
     keys: bytes
-    def __init__(self, table: _Optional[str] = ..., create: _Optional[bool] = ..., pad: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., create: _Optional[bool] = ..., shown: _Optional[bool] = ..., pad: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("tables",)
@@ -189,14 +197,18 @@ class PullReply(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[TableRows, _Mapping]]] = ...) -> None: ...
 
 class TableRows(_message.Message):
-    __slots__ = ("version", "pad", "weights")
+    __slots__ = ("version", "pad", "weights", "shows", "clicks")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PAD_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    SHOWS_FIELD_NUMBER: _ClassVar[int]
+    CLICKS_FIELD_NUMBER: _ClassVar[int]
     version: int
     pad: bytes
     weights: bytes
-    def __init__(self, version: _Optional[int] = ..., pad: _Optional[bytes] = ..., weights: _Optional[bytes] = ...) -> None: ...
+    shows: bytes
+    clicks: bytes
+    def __init__(self, version: _Optional[int] = ..., pad: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., shows: _Optional[bytes] = ..., clicks: _Optional[bytes] = ...) -> None: ...
 
 class PushRequest(_message.Message):
     __slots__ = ("incarnation", "trainer", "counter", "more", "tables", "round", "samples", "messages")
@@ -219,7 +231,7 @@ class PushRequest(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ..., counter: _Optional[int] = ..., more: _Optional[bool] = ..., tables: _Optional[_Iterable[_Union[TablePush, _Mapping]]] = ..., round: _Optional[int] = ..., samples: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
 
 class TablePush(_message.Message):
-    __slots__ = ("table", "dense_part", "pulled", "pad", "keys", "values", "counts")
+    __slots__ = ("table", "dense_part", "pulled", "pad", "keys", "values", "counts", "shows", "clicks", "slots")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     DENSE_PART_FIELD_NUMBER: _ClassVar[int]
     PULLED_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +239,9 @@ class TablePush(_message.Message):
     KEYS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SHOWS_FIELD_NUMBER: _ClassVar[int]
+    CLICKS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
     table: str
     dense_part: int
     pulled: int
@@ -234,7 +249,10 @@ class TablePush(_message.Message):
     keys: bytes
     values: bytes
     counts: bytes
-    def __init__(self, table: _Optional[str] = ..., dense_part: _Optional[int] = ..., pulled: _Optional[int] = ..., pad: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., counts: _Optional[bytes] = ...) -> None: ...
+    shows: bytes
+    clicks: bytes
+    slots: bytes
+    def __init__(self, table: _Optional[str] = ..., dense_part: _Optional[int] = ..., pulled: _Optional[int] = ..., pad: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., shows: _Optional[bytes] = ..., clicks: _Optional[bytes] = ..., slots: _Optional[bytes] = ...) -> None: ...
 
 class PushReply(_message.Message):
     __slots__ = ("duplicate", "versions", "staleness")
@@ -465,7 +483,7 @@ class DenseStats(_message.Message):
     def __init__(self, table: _Optional[str] = ..., length: _Optional[int] = ..., bytes: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class TableStats(_message.Message):
-    __slots__ = ("table", "rows", "bytes", "version", "keys_pulled", "keys_pushed", "occurrences_pushed", "bad_pushes", "bad_pushes_of", "stopped", "evicted", "shrunk", "day")
+    __slots__ = ("table", "rows", "bytes", "version", "keys_pulled", "keys_pushed", "occurrences_pushed", "embedx_rows", "keys_waiting", "keys_unadmitted", "filter_bytes", "bad_pushes", "bad_pushes_of", "stopped", "evicted", "shrunk", "day")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -473,6 +491,10 @@ class TableStats(_message.Message):
     KEYS_PULLED_FIELD_NUMBER: _ClassVar[int]
     KEYS_PUSHED_FIELD_NUMBER: _ClassVar[int]
     OCCURRENCES_PUSHED_FIELD_NUMBER: _ClassVar[int]
+    EMBEDX_ROWS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    KEYS_UNADMITTED_FIELD_NUMBER: _ClassVar[int]
+    FILTER_BYTES_FIELD_NUMBER: _ClassVar[int]
     BAD_PUSHES_FIELD_NUMBER: _ClassVar[int]
     BAD_PUSHES_OF_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
@@ -486,13 +508,17 @@ class TableStats(_message.Message):
     keys_pulled: int
     keys_pushed: int
     occurrences_pushed: int
+    embedx_rows: int
+    keys_waiting: int
+    keys_unadmitted: int
+    filter_bytes: int
     bad_pushes: int
     bad_pushes_of: _containers.RepeatedCompositeFieldContainer[BadPushes]
     stopped: str
     evicted: int
     shrunk: int
     day: int
-    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., version: _Optional[int] = ..., keys_pulled: _Optional[int] = ..., keys_pushed: _Optional[int] = ..., occurrences_pushed: _Optional[int] = ..., bad_pushes: _Optional[int] = ..., bad_pushes_of: _Optional[_Iterable[_Union[BadPushes, _Mapping]]] = ..., stopped: _Optional[str] = ..., evicted: _Optional[int] = ..., shrunk: _Optional[int] = ..., day: _Optional[int] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., version: _Optional[int] = ..., keys_pulled: _Optional[int] = ..., keys_pushed: _Optional[int] = ..., occurrences_pushed: _Optional[int] = ..., embedx_rows: _Optional[int] = ..., keys_waiting: _Optional[int] = ..., keys_unadmitted: _Optional[int] = ..., filter_bytes: _Optional[int] = ..., bad_pushes: _Optional[int] = ..., bad_pushes_of: _Optional[_Iterable[_Union[BadPushes, _Mapping]]] = ..., stopped: _Optional[str] = ..., evicted: _Optional[int] = ..., shrunk: _Optional[int] = ..., day: _Optional[int] = ...) -> None: ...
 
 class BadPushes(_message.Message):
     __slots__ = ("trainer", "pushes", "last")
@@ -623,7 +649,7 @@ class InspectRequest(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., table: _Optional[str] = ..., key: _Optional[int] = ...) -> None: ...
 
 class InspectReply(_message.Message):
-    __slots__ = ("has_row", "weights", "state", "epoch", "table_epoch", "version", "would_go", "why")
+    __slots__ = ("has_row", "weights", "state", "epoch", "table_epoch", "version", "would_go", "why", "words", "counted", "score", "has_embedx")
     HAS_ROW_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -632,6 +658,10 @@ class InspectReply(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WOULD_GO_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    HAS_EMBEDX_FIELD_NUMBER: _ClassVar[int]
     has_row: bool
     weights: _containers.RepeatedScalarFieldContainer[float]
     state: _containers.RepeatedCompositeFieldContainer[StatePart]
@@ -640,7 +670,19 @@ class InspectReply(_message.Message):
     version: int
     would_go: bool
     why: str
-    def __init__(self, has_row: _Optional[bool] = ..., weights: _Optional[_Iterable[float]] = ..., state: _Optional[_Iterable[_Union[StatePart, _Mapping]]] = ..., epoch: _Optional[int] = ..., table_epoch: _Optional[int] = ..., version: _Optional[int] = ..., would_go: _Optional[bool] = ..., why: _Optional[str] = ...) -> None: ...
+    words: _containers.RepeatedCompositeFieldContainer[Word]
+    counted: _containers.RepeatedCompositeFieldContainer[Word]
+    score: float
+    has_embedx: bool
+    def __init__(self, has_row: _Optional[bool] = ..., weights: _Optional[_Iterable[float]] = ..., state: _Optional[_Iterable[_Union[StatePart, _Mapping]]] = ..., epoch: _Optional[int] = ..., table_epoch: _Optional[int] = ..., version: _Optional[int] = ..., would_go: _Optional[bool] = ..., why: _Optional[str] = ..., words: _Optional[_Iterable[_Union[Word, _Mapping]]] = ..., counted: _Optional[_Iterable[_Union[Word, _Mapping]]] = ..., score: _Optional[float] = ..., has_embedx: _Optional[bool] = ...) -> None: ...
+
+class Word(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class StatePart(_message.Message):
     __slots__ = ("name", "values")

@@ -14,8 +14,8 @@ What always holds:
     * Blocks begin at a multiple of 8 bytes, unless another writer made the message: then they
       are copied.
 
-Cost: a pull moves 8 + 4 * dim bytes a key, a push 8 + 4 * dim (12 + 4 * dim with counts), plus
-about 50 bytes a table.
+Cost: a pull moves 8 + 4 * dim bytes a key, a push 8 + 4 * dim, and 4 more for each of counts, shows,
+clicks and slots that it says; plus about 50 bytes a table.
 """
 
 from pserver.wire.build import build_pull, build_pull_reply, build_push

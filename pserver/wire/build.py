@@ -6,16 +6,28 @@ that stand in it; ``server.servicer`` does the same for the weights of a reply.
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from pserver.arrays import Floats, Keys
-from pserver.wire.fields import BLOCK, BYTES, COUNTS, FIXED64, PAD, VALUES, VARINT
-from pserver.wire.messages import PushId, Stamp, TablePush, TableSize
+from pserver.arrays import Keys
+from pserver.wire.fields import (
+    BLOCK,
+    BYTES,
+    CLICKS,
+    COUNTS,
+    FIXED64,
+    PAD,
+    SHOWN,
+    SHOWS,
+    SLOTS,
+    VALUES,
+    VARINT,
+)
+from pserver.wire.messages import PushId, Stamp, TablePush, TableRows, TableSize
 
 _ALIGNMENT = 8
 _WIDE_HEAD_BYTES = 5  # a tag of one byte, and a length of four
@@ -100,8 +112,8 @@ class _Builder:
     def add(self, small: bytes, *blocks: _Block) -> None:
         self._tables.append((small, tuple(block for block in blocks if block.count)))
 
-    def build(self) -> tuple[bytes, list[list[NDArray[Any]]]]:
-        """Return the message and, for each table, the arrays that stand in it, to be filled."""
+    def build(self) -> tuple[bytes, list[dict[int, NDArray[Any]]]]:
+        """Return the message and, for each table, the arrays that stand in it, by their fields."""
         pieces: list[tuple[int, bytes]] = [(0, self._prefix)]
         places: list[list[tuple[int, _Block]]] = []
         position = len(self._prefix)
@@ -120,12 +132,12 @@ class _Builder:
             pieces.append((head_at, _wide_head(self._field, position - start)))
         message = _allocate(None, position)
         if position == 0:
-            return message, [[] for _ in places]
+            return message, [{} for _ in places]
         view = _memory(_address(message), position, _PY_BUF_WRITE)
         for at, piece in pieces:
             view[at : at + len(piece)] = piece
         arrays = [
-            [np.frombuffer(view, block.dtype, block.count, at) for at, block in table]
+            {block.field: np.frombuffer(view, block.dtype, block.count, at) for at, block in table}
             for table in places
         ]
         return message, arrays
@@ -133,7 +145,7 @@ class _Builder:
 
 def build_pull(
     incarnation: int,
-    tables: Sequence[tuple[str, bool, int]],
+    tables: Sequence[tuple[str, bool, int] | tuple[str, bool, int, bool]],
     *,
     trainer: bytes = b"",
     round_number: int = 0,
@@ -142,7 +154,8 @@ def build_pull(
 
     Args:
         incarnation: of the server that is meant, or 0.
-        tables: for each table its name, whether to create rows, and the number of keys.
+        tables: for each table its name, whether to create rows, the number of keys, and whether
+            shows and clicks are wanted too, False if left out.
         trainer: who asks, if it is one of a group.
         round_number: that it pulls for; 0: none.
 
@@ -154,28 +167,34 @@ def build_pull(
     if trainer:
         prefix += _head(6, len(trainer)) + trainer + _number(7, round_number)
     builder = _Builder(prefix, table_field=2)
-    for name, create, count in tables:
-        encoded = name.encode()
-        small = _head(1, len(encoded)) + encoded + _number(2, int(create))
+    for name, create, count, *shown in tables:
+        small = _name(name) + _number(2, int(create)) + _number(SHOWN, sum(shown))
         builder.add(small, _Block(BLOCK, count, _U64))
     message, arrays = builder.build()
-    return message, [_first(table, np.uint64) for table in arrays]
+    return message, [_filled(table, BLOCK, _U64) for table in arrays]
 
 
-def build_pull_reply(tables: Sequence[tuple[int, int]]) -> tuple[bytes, list[Floats]]:
+def build_pull_reply(
+    tables: Sequence[tuple[int, int] | tuple[int, int, int]],
+) -> tuple[bytes, list[TableRows]]:
     """Allocate a PullReply.
 
     Args:
-        tables: for each table its version and the number of floats.
+        tables: for each table its version, the number of floats, and the number of shows and of
+            clicks, 0 if left out.
 
     Returns:
-        The message, and for each table the float32 weights in it, for the caller to fill.
+        The message, and for each table the float32 arrays in it, for the caller to fill.
     """
     builder = _Builder(b"", table_field=1)
-    for version, count in tables:
-        builder.add(_number(1, version), _Block(BLOCK, count, _F32))
+    for version, count, *shown in tables:
+        blocks = (_Block(field, sum(shown), _F32) for field in (SHOWS, CLICKS))
+        builder.add(_number(1, version), _Block(BLOCK, count, _F32), *blocks)
     message, arrays = builder.build()
-    return message, [_first(table, np.float32) for table in arrays]
+    return message, [
+        TableRows(size[0], *(_filled(table, field, _F32) for field in (BLOCK, SHOWS, CLICKS)))
+        for size, table in zip(tables, arrays, strict=True)
+    ]
 
 
 def build_push(
@@ -204,27 +223,38 @@ def build_push(
         prefix += _number(6, stamp.round) + _number(7, stamp.samples) + _number(8, stamp.messages)
     builder = _Builder(prefix, table_field=5)
     for size in tables:
-        encoded = size.table.encode()
         builder.add(
-            _head(1, len(encoded))
-            + encoded
-            + _number(2, size.dense_part)
-            + _number(3, size.pulled),
+            _name(size.table) + _number(2, size.dense_part) + _number(3, size.pulled),
             _Block(BLOCK, size.num_keys, _U64),
             _Block(VALUES, size.num_values, _F32),
             _Block(COUNTS, size.num_counts, _U32),
+            _Block(SHOWS, size.num_shows, _F32),
+            _Block(CLICKS, size.num_clicks, _F32),
+            _Block(SLOTS, size.num_slots, _U32),
         )
     message, arrays = builder.build()
-    pushes = []
-    for size, table in zip(tables, arrays, strict=True):
-        blocks = iter(table)
-        keys = next(blocks) if size.num_keys else np.empty(0, np.uint64)
-        values = next(blocks) if size.num_values else np.empty(0, np.float32)
-        counts = next(blocks) if size.num_counts else np.empty(0, np.uint32)
-        pushes.append(TablePush(size.table, keys, values, counts, size.dense_part, size.pulled))
-    return message, pushes
+    return message, [
+        TablePush(
+            size.table,
+            _filled(table, BLOCK, _U64),
+            _filled(table, VALUES, _F32),
+            _filled(table, COUNTS, _U32),
+            size.dense_part,
+            size.pulled,
+            _filled(table, SHOWS, _F32),
+            _filled(table, CLICKS, _F32),
+            _filled(table, SLOTS, _U32),
+        )
+        for size, table in zip(tables, arrays, strict=True)
+    ]
 
 
-def _first(arrays: list[NDArray[Any]], dtype: DTypeLike) -> NDArray[Any]:
-    """Return the one array of a table, or an empty one where nothing was asked for."""
-    return arrays[0] if arrays else np.empty(0, dtype)
+def _name(table: str) -> bytes:
+    """Return the field that names a table."""
+    encoded = table.encode()
+    return _head(1, len(encoded)) + encoded
+
+
+def _filled(arrays: Mapping[int, NDArray[Any]], field: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the block of a table to be filled, or an empty one where nothing was asked for."""
+    return arrays[field] if field in arrays else np.empty(0, dtype)

@@ -13,6 +13,12 @@ VARINT, FIXED64, BYTES = 0, 1, 2
 PAD, BLOCK, VALUES, COUNTS = 12, 13, 14, 15
 """Fields of a table: filling, keys or weights, gradients or weights, occurrences."""
 
+SHOWS, CLICKS, SLOTS = 16, 17, 18
+"""Further fields of a table, in pushes and, the first two, in answers to a pull."""
+
+SHOWN = 17
+"""Field of a pull of one table: whether shows and clicks are asked for."""
+
 _FIXED32 = 5
 
 

@@ -4,10 +4,11 @@ Rooms before and after: ``build`` and ``parse`` turn them into bytes and back.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pserver.arrays import Counts, Floats, Keys
+from pserver.arrays import Counts, Floats, Keys, Uint32s
+from pserver.occurrences import NO_FLOATS, NO_SLOTS, Occurrences
 
 WIRE_VERSION = 1
 """Raised when an old peer could not understand a new one; also the proto package's name."""
@@ -18,11 +19,19 @@ TRAINER_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class TablePull:
-    """The keys that a request reads from one table. ``keys`` is (U,), read-only in a request."""
+    """The keys that a request reads from one table.
+
+    Attributes:
+        table: its name.
+        create: whether keys without a row get one.
+        keys: (U,), read-only in a request.
+        shown: whether shows and clicks are asked for too.
+    """
 
     table: str
     create: bool
     keys: Keys
+    shown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +46,27 @@ class PullRequest:
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """What a Pull answers for one table: weights (U * dim,) and the version they belong to."""
+    """What a Pull answers for one table.
+
+    Attributes:
+        version: that the weights belong to.
+        weights: (U * dim,).
+        shows: (U,), or (0,) if not asked for.
+        clicks: as ``shows``.
+    """
 
     version: int
     weights: Floats
+    shows: Floats = field(default_factory=lambda: NO_FLOATS)
+    clicks: Floats = field(default_factory=lambda: NO_FLOATS)
 
 
 @dataclass(frozen=True, slots=True)
 class TablePush:
-    """The part of a push for one table: keys (U,), values (U * dim,), counts (U,) or (0,).
+    """The part of a push for one table: keys (U,), values (U * dim,), and what is said of the keys.
 
     Attributes:
+        counts, shows, clicks, slots: (U,), or (0,) if left out; see ``Occurrences``.
         dense_part: part + 1 of the shard's slice of a dense table, without keys; 0: a sparse table.
         pulled: version + 1 that the values were computed from; 0: not known.
     """
@@ -58,6 +77,14 @@ class TablePush:
     counts: Counts
     dense_part: int = 0
     pulled: int = 0
+    shows: Floats = field(default_factory=lambda: NO_FLOATS)
+    clicks: Floats = field(default_factory=lambda: NO_FLOATS)
+    slots: Uint32s = field(default_factory=lambda: NO_SLOTS)
+
+    @property
+    def said(self) -> Occurrences:
+        """Return what is said of the keys beside their values."""
+        return Occurrences(self.counts, self.shows, self.clicks, self.slots)
 
 
 class TableSize(NamedTuple):
@@ -69,6 +96,9 @@ class TableSize(NamedTuple):
     num_counts: int
     dense_part: int = 0
     pulled: int = 0
+    num_shows: int = 0
+    num_clicks: int = 0
+    num_slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,14 @@ Rooms before and after: ``client.channel`` or gRPC bring the bytes; ``server.ser
 ``client`` read the views. A view keeps its message alive and must not be written to.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from pserver.errors import ShapeError
-from pserver.wire.fields import BLOCK, COUNTS, VALUES, read_fields
+from pserver.wire.fields import BLOCK, CLICKS, COUNTS, SHOWN, SHOWS, SLOTS, VALUES, read_fields
 from pserver.wire.messages import (
     TRAINER_BYTES,
     PullRequest,
@@ -23,6 +24,14 @@ from pserver.wire.messages import (
 )
 
 _Fields = dict[int, int | memoryview]
+
+_SAID: Sequence[tuple[str, int, DTypeLike]] = (
+    ("counts", COUNTS, np.uint32),
+    ("shows", SHOWS, np.float32),
+    ("clicks", CLICKS, np.float32),
+    ("slots", SLOTS, np.uint32),
+)
+"""What a push may say of its keys, each a block of that field."""
 
 
 def _read_message(message: memoryview, table_field: int) -> tuple[_Fields, list[_Fields]]:
@@ -84,7 +93,10 @@ def parse_pull(message: bytes) -> PullRequest:
         _number(small, 1),
         [
             TablePull(
-                _text(table, 1), bool(_number(table, 2)), _array(table, BLOCK, np.uint64, "keys")
+                _text(table, 1),
+                bool(_number(table, 2)),
+                _array(table, BLOCK, np.uint64, "keys"),
+                bool(_number(table, SHOWN)),
             )
             for table in tables
         ],
@@ -109,7 +121,12 @@ def parse_pull_reply(message: bytes) -> list[TableRows]:
     """
     _, tables = _read_message(memoryview(message), table_field=1)
     return [
-        TableRows(_number(table, 1), _array(table, BLOCK, np.float32, "weights"))
+        TableRows(
+            _number(table, 1),
+            _array(table, BLOCK, np.float32, "weights"),
+            _array(table, SHOWS, np.float32, "shows"),
+            _array(table, CLICKS, np.float32, "clicks"),
+        )
         for table in tables
     ]
 
@@ -118,7 +135,7 @@ def parse_push(message: bytes) -> PushRequest:
     """Read a PushRequest.
 
     Raises:
-        ShapeError: the bytes are not one, or its counts do not fit its keys.
+        ShapeError: the bytes are not one, or what it says of its keys does not fit them.
     """
     small, tables = _read_message(memoryview(message), table_field=5)
     push_id = PushId(_trainer(small, 2), _number(small, 3))
@@ -141,7 +158,11 @@ def _table_push(fields: _Fields) -> TablePush:
     name = _text(fields, 1)
     keys = _array(fields, BLOCK, np.uint64, f"keys of table {name!r}")
     values = _array(fields, VALUES, np.float32, f"values of table {name!r}")
-    counts = _array(fields, COUNTS, np.uint32, f"counts of table {name!r}")
-    if counts.size not in (0, keys.size):
-        raise ShapeError(f"table {name!r}: {keys.size} keys came with {counts.size} counts")
-    return TablePush(name, keys, values, counts, _number(fields, 2), _number(fields, 3))
+    said = []
+    for what, field, dtype in _SAID:
+        array = _array(fields, field, dtype, f"{what} of table {name!r}")
+        if array.size not in (0, keys.size):
+            raise ShapeError(f"table {name!r}: {keys.size} keys came with {array.size} {what}")
+        said.append(array)
+    numbers = (_number(fields, 2), _number(fields, 3))
+    return TablePush(name, keys, values, said[0], *numbers, *said[1:])

@@ -14,7 +14,16 @@ from pserver.errors import ShapeError
 from pserver.spec import DenseSpec, TableSpec
 from pserver.v1 import pserver_pb2 as pb
 
-_MAY_BE_LEFT_OUT = ("on_nan", "unknown_reads", "row_dtype", "storage", "evict")
+_MAY_BE_LEFT_OUT = (
+    "accessor",
+    "embedx_optimizer",
+    "admission",
+    "on_nan",
+    "unknown_reads",
+    "row_dtype",
+    "storage",
+    "evict",
+)
 
 M = TypeVar("M", bound=Message)
 

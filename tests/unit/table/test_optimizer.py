@@ -14,6 +14,9 @@ from pserver.table.optimizer_options import Choice, Number
 from tests.reference_optim import COMMON as REFERENCE_COMMON
 from tests.reference_optim import DEFAULTS, Rule
 
+SHOWS = np.full(1, 4.0, np.float32)
+SHOWS.flags.writeable = False
+
 
 def run(
     text: str, grads: list[list[float]], *, w0: float = 0.5, version: int = 3
@@ -27,7 +30,7 @@ def run(
     for i, grad in enumerate(grads):
         array = np.array(grad, np.float32)
         array.flags.writeable = False
-        rule.apply(row, np.zeros(1, np.int64), array, version=version + i)
+        rule.apply(row, np.zeros(1, np.int64), array, version=version + i, shows=SHOWS)
     return row[:dim], row[dim:]
 
 
@@ -113,8 +116,9 @@ COMMON_FORMS = [
 
 
 def test_the_forms_are_of_every_common_option() -> None:
-    """No option of all rules is without a form here."""
-    assert all(any(option in form for _, form in COMMON_FORMS) for option in COMMON)
+    """No option of all rules is without a form here; of show_scale, see below."""
+    others = set(COMMON) - {"show_scale"}
+    assert all(any(option in form for _, form in COMMON_FORMS) for option in others)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -240,6 +244,20 @@ def test_the_table_of_adam_ends_when_the_corrections_are_one(beta2: float) -> No
 
 
 TINY = 1e-44
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_gradient_is_divided_by_the_shows_of_its_key_when_show_scale_is_on(name: str) -> None:
+    """It is what a quarter of the gradient does, in every rule: powers of 2 divide exactly."""
+    grads = [[1.0, -2.0], [0.5, 0.25]]
+
+    scaled = run(f"{name}:lr=0.1,show_scale=on,clip=0.2", grads)
+    divided = run(f"{name}:lr=0.1,clip=0.2", [[g / 4 for g in grad] for grad in grads])
+
+    assert np.array_equal(scaled[0], divided[0])
+    assert np.array_equal(scaled[1], divided[1])
+    plain = run(f"{name}:lr=0.1,clip=0.2", grads)  # adagrad's weights are as they were, not its G
+    assert not np.array_equal(np.concatenate(scaled), np.concatenate(plain))
 
 
 @given(data=st.data())

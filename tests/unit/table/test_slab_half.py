@@ -11,6 +11,7 @@ import pserver
 from pserver.errors import ConfigError, NotFiniteError
 from pserver.spec import TableSpec
 from pserver.table.dump import put_rows, shapes
+from pserver.table.layout import memory_of
 from pserver.table.optimizer import RULES, make_optimizer
 from pserver.table.sparse import SparseTable
 from pserver.table.storage import Storage
@@ -270,7 +271,7 @@ def test_rows_come_back_to_the_bit_when_they_were_saved(dtype: str) -> None:
         "state.G": ("float32", DIM),
         "epochs": ("uint32", 1),
     }
-    (weights, _), (state, _), (epochs, _) = table.memory()
+    (weights, _), (state, _), (epochs, _) = memory_of(table.slab, table.fields)
     arrays = {
         "weights": weights[: 10 * DIM].reshape(10, DIM).view(saved_as),
         "state.G": state[: 10 * DIM].reshape(10, DIM),

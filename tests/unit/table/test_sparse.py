@@ -56,8 +56,10 @@ def contents(table: SparseTable) -> tuple[object, ...]:
     """Return everything a table holds: rows and epochs by key, sizes, version, epoch."""
     rows = {}
     for partition in range(1024):
-        for key, row_id in zip(*table._index.entries(partition), strict=True):
-            rows[int(key)] = (table._slab.row(row_id).tobytes(), int(table._slab.epochs[row_id]))
+        for key in table.entries(partition)[0].tolist():
+            row = table.row(key)
+            assert row is not None
+            rows[key] = (np.concatenate([row.weights, *row.state.values()]).tobytes(), row.epoch)
     return rows, table.num_rows, table.num_bytes, table.version, table.epoch
 
 
@@ -265,7 +267,7 @@ def test_a_push_or_assign_changes_nothing_when_it_is_refused(
     table = SparseTable(SPEC)
     pull(table, *FULL)
     before = contents(table)
-    check = {"push": table.check_push, "assign": table.check_assign}[verb]
+    check = table.check_push if verb == "push" else table.check_assign
 
     with pytest.raises(kind, match=message):
         check(keys_of(*keys), floats(*values))

@@ -122,8 +122,10 @@ class TableAgainstDict(RuleBasedStateMachine):
         keys = np.array(list(slow.rows), np.uint64)
         row_ids = np.empty(keys.size, np.int64)
         assert table._index.find(keys, row_ids) == 0
+        slab = table._slab
         for row_id, expected in zip(row_ids.tolist(), slow.rows.values(), strict=True):
-            self._same(table._slab.row(row_id), expected)
+            row = np.concatenate([slab.weights_of(row_id), *slab.state_of(row_id).values()])
+            self._same(row, expected)
         assert table._slab.epochs[row_ids].tolist() == list(slow.epochs.values())
 
     def _same(self, got: np.ndarray, expected: np.ndarray) -> None:

@@ -41,7 +41,7 @@ def test_the_generated_class_reads_a_pull_when_its_blocks_have_edge_sizes(
 def test_the_generated_class_reads_a_reply_when_its_blocks_have_edge_sizes(num_bytes: int) -> None:
     """Versions and weights arrive, in order."""
     message, (first, second) = build_pull_reply([(2**64 - 1, num_bytes // 4), (0, 3)])
-    first[:], second[:] = 1.5, [1, 2, 3]
+    first.weights[:], second.weights[:] = 1.5, [1, 2, 3]
 
     reply = pb.PullReply.FromString(message)
 
@@ -107,7 +107,7 @@ def test_a_table_without_keys_is_there_when_it_was_asked_for() -> None:
     """A reply has as many tables as the request, empty ones too."""
     message, arrays = build_pull_reply([(0, 0), (3, 0)])
 
-    assert [array.size for array in arrays] == [0, 0]
+    assert [array.weights.size for array in arrays] == [0, 0]
     assert [table.version for table in pb.PullReply.FromString(message).tables] == [0, 3]
 
 

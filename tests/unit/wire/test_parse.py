@@ -102,7 +102,7 @@ def bytes_of_pull(request: PullRequest) -> bytes:
 def bytes_of_reply(reply: Sequence[TableRows]) -> bytes:
     message, arrays = build_pull_reply([(t.version, t.weights.size) for t in reply])
     for array, table in zip(arrays, reply, strict=True):
-        array.view(np.uint32)[:] = table.weights.view(np.uint32)
+        array.weights.view(np.uint32)[:] = table.weights.view(np.uint32)
     return message
 
 

@@ -1,0 +1,237 @@
+"""Tables of every accessor and admission, on 1 to 3 shards, against the dict of ``reference_ctr``."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from pserver.errors import TableFullError
+from pserver.occurrences import Occurrences
+from pserver.placement import shard_of
+from pserver.spec import TableSpec
+from pserver.table.registry import spelled_out
+from pserver.table.sparse import SparseTable
+from tests.reference import EDGE_KEYS, key_at
+from tests.reference_ctr import CtrTable, Said
+
+DIM, CAPACITY = 3, 12
+POOL = [*EDGE_KEYS, *(key_at(3, i % 4 | i << 5) for i in range(8)), *range(50, 62)]
+OPTIMIZERS = (
+    "sgd:lr=0.1",
+    "adagrad:lr=0.1,show_scale=on",
+    "adam:lr=0.01",
+    "adam:step=table,lr=0.1",
+)
+INITIALIZERS = ("uniform:low=-1,high=1", "normal:std=0.5", "truncated_normal:std=1")
+ACCESSORS = (
+    "plain",
+    "ctr:embedx_threshold=2",
+    "ctr:embedx_threshold=0.5,nonclk_coeff=0.2,click_coeff=2,wide_first=zeros",
+    "ctr:embedx_threshold=-1e9",
+)
+ADMISSIONS = (
+    "always",
+    "count:n=3",
+    "count:n=2,per=batch",
+    "count:n=3,filter=sketch,counters=1e7",
+    "probability:p=0.5",
+    "probability:p=0.3,trial=push",
+    "show_click:score=1.5",
+)
+
+keys_strategy = st.lists(st.sampled_from(POOL), max_size=8)
+value = st.floats(-100, 100, width=32)
+weight = st.one_of(st.just(0.0), value)
+
+
+class AgainstDict(RuleBasedStateMachine):
+    """Whatever is called, each shard's table holds what the dict holds, and ``check`` passes."""
+
+    @initialize(
+        accessor=st.sampled_from(ACCESSORS),
+        admission=st.sampled_from(ADMISSIONS),
+        optimizer=st.sampled_from(OPTIMIZERS),
+        embedx_optimizer=st.sampled_from(("", *OPTIMIZERS)),
+        initializer=st.sampled_from(INITIALIZERS),
+        num_shards=st.integers(1, 3),
+        unknown_reads=st.sampled_from(("first", "zeros")),
+    )
+    def begin(
+        self,
+        accessor: str,
+        admission: str,
+        optimizer: str,
+        embedx_optimizer: str,
+        initializer: str,
+        num_shards: int,
+        unknown_reads: str,
+    ) -> None:
+        if accessor == "plain":
+            embedx_optimizer = ""
+        rules: dict[str, Any] = {
+            "dim": DIM,
+            "optimizer": optimizer,
+            "embedx_optimizer": embedx_optimizer,
+            "initializer": initializer,
+            "accessor": accessor,
+            "admission": admission,
+            "unknown_reads": unknown_reads,
+            "name": "t",
+            "seed": 5,
+        }
+        spec = spelled_out(TableSpec(capacity_max=CAPACITY, **rules))
+        self.num_shards = num_shards
+        self.fast = [SparseTable(spec) for _ in range(num_shards)]
+        self.slow = [CtrTable(capacity=CAPACITY, **rules) for _ in range(num_shards)]
+        self.is_sketch = "sketch" in admission
+
+    def split(self, keys: list[int]) -> list[np.ndarray]:
+        """Return the positions of the keys of each shard."""
+        shards = shard_of(np.array(keys, np.uint64), self.num_shards)
+        return [np.flatnonzero(shards == shard) for shard in range(self.num_shards)]
+
+    def values(self, data: st.DataObject, count: int, of: st.SearchStrategy = value) -> np.ndarray:
+        numbers = data.draw(st.lists(of, min_size=count * DIM, max_size=count * DIM))
+        return np.array(numbers, np.float32).reshape(count, DIM)
+
+    def fits(self, shard: int, new: int) -> bool:
+        return len(self.slow[shard].rows) + new <= CAPACITY
+
+    @rule(keys=keys_strategy, creates=st.booleans())
+    def pull_or_peek(self, keys: list[int], creates: bool) -> None:
+        for shard, where in enumerate(self.split(keys)):
+            fast, slow, mine = self.fast[shard], self.slow[shard], [keys[i] for i in where]
+            array, out = np.array(mine, np.uint64), np.full(where.size * DIM, np.nan, np.float32)
+            if not creates:
+                fast.peek(array, out)
+                expected = slow.peek(mine)
+            elif slow.admission == "always" and not self.fits(shard, len({*mine} - {*slow.rows})):
+                with pytest.raises(TableFullError):
+                    fast.check_pull(array)
+                continue
+            else:
+                fast.check_pull(array)
+                fast.pull(array, out)
+                expected = slow.pull(mine)
+            same(out, expected)
+
+    @rule(keys=keys_strategy, data=st.data(), says=st.sampled_from(("", "counts", "shows", "all")))
+    def push(self, keys: list[int], data: st.DataObject, says: str) -> None:
+        grads = self.values(data, len(keys))
+        numbers = st.integers(1, 4)
+        said = [
+            Said(
+                count=data.draw(numbers) if says in ("counts", "all") else 1,
+                show=data.draw(numbers) * 0.5 if says in ("shows", "all") else None,
+                click=data.draw(st.integers(0, 2)) if says in ("shows", "all") else 0.0,
+                slot=data.draw(numbers) if says == "all" else None,
+            )
+            for _ in keys
+        ]
+        for shard, where in enumerate(self.split(keys)):
+            fast, slow = self.fast[shard], self.slow[shard]
+            mine, told = [keys[i] for i in where], [said[i] for i in where]
+            array, block = np.array(mine, np.uint64), grads[where]
+            given_said = occurrences(told, says)
+            if not self.fits(shard, slow.needed(mine, told)) or (
+                len(slow.counted) + len(slow.shown) + slow.waiting(mine, told) > CAPACITY
+                and not self.is_sketch
+            ):
+                with pytest.raises(TableFullError):
+                    fast.check_push(array, block.reshape(-1), given_said)
+                continue
+            fast.check_push(array, block.reshape(-1), given_said)
+            fast.push(array, block.reshape(-1), given_said)
+            slow.push(mine, block, told)
+            if mine:
+                fast.version += 1
+                slow.version += 1
+
+    @rule(keys=keys_strategy, data=st.data())
+    def assign(self, keys: list[int], data: st.DataObject) -> None:
+        weights = self.values(data, len(keys), weight)
+        for shard, where in enumerate(self.split(keys)):
+            fast, slow, mine = self.fast[shard], self.slow[shard], [keys[i] for i in where]
+            array, block = np.array(mine, np.uint64), weights[where]
+            if not self.fits(shard, len({*mine} - {*slow.rows})):
+                with pytest.raises(TableFullError):
+                    fast.check_assign(array, block.reshape(-1))
+                continue
+            fast.check_assign(array, block.reshape(-1))
+            fast.assign(array, block.reshape(-1))
+            slow.assign(mine, block)
+            if not self.is_sketch:
+                for key in mine:
+                    slow.counted.pop(key, None)
+                    slow.shown.pop(key, None)
+
+    @rule(keys=keys_strategy)
+    def erase(self, keys: list[int]) -> None:
+        for shard, where in enumerate(self.split(keys)):
+            mine = [keys[i] for i in where]
+            counted = dict(self.slow[shard].counted)
+            erased = self.fast[shard].erase(np.array(mine, np.uint64))
+            assert erased == self.slow[shard].erase(mine)
+            if self.is_sketch:  # which forgets nothing
+                self.slow[shard].counted = counted
+
+    @rule()
+    def raise_the_epoch(self) -> None:
+        for fast, slow in zip(self.fast, self.slow, strict=True):
+            fast.epoch += 1
+            slow.epoch += 1
+
+    @invariant()
+    def every_row_is_that_of_the_dict(self) -> None:
+        for fast, slow in zip(self.fast, self.slow, strict=True):
+            fast.check()
+            assert fast.num_rows == len(slow.rows)
+            for key, expected in slow.rows.items():
+                row = fast.row(key)
+                assert row is not None
+                same(row.weights, slow.read(key))
+                states = [expected.wide[slow.wide_rule.dim :]]
+                if expected.embedx is not None:
+                    states.append(expected.embedx[DIM - 1 :])
+                same(np.concatenate([np.empty(0), *row.state.values()]), np.concatenate(states))
+                assert row.fields == pytest.approx(expected.words, rel=1e-6)
+                assert row.epoch == expected.epoch
+                if slow.is_ctr:
+                    assert row.has_embedx == (expected.embedx is not None)
+                    score = slow.score(expected.words["show"], expected.words["click"])
+                    assert row.score == pytest.approx(score, rel=1e-6)
+            if fast.gate is not None and not self.is_sketch:
+                chosen = fast.gate.filter
+                counted: dict[int, dict[str, float]] = {
+                    **{key: {"count": n} for key, n in slow.counted.items()},
+                    **{k: {"show": s, "click": c} for k, (s, c) in slow.shown.items()},
+                }
+                for key in POOL:
+                    assert chosen.record(key) == counted.get(key, {})
+
+
+def occurrences(said: list[Said], says: str) -> Occurrences:
+    """Return what is said of keys as arrays, those that are said."""
+    counts = np.array([one.count for one in said], np.uint32)
+    shows = np.array([one.show or 0.0 for one in said], np.float32)
+    clicks = np.array([one.click for one in said], np.float32)
+    slots = np.array([one.slot or 0 for one in said], np.uint32)
+    return {
+        "": Occurrences(),
+        "counts": Occurrences(counts=counts),
+        "shows": Occurrences(shows=shows, clicks=clicks),
+        "all": Occurrences(counts, shows, clicks, slots),
+    }[says]
+
+
+def same(got: np.ndarray, expected: Sequence[object] | np.ndarray) -> None:
+    flat = np.array(expected, np.float64).reshape(got.shape)
+    np.testing.assert_allclose(got, flat, rtol=1e-4, atol=1e-4)
+
+
+TestAgainstDict = AgainstDict.TestCase
+TestAgainstDict.settings = settings(stateful_step_count=12)
