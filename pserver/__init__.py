@@ -53,6 +53,7 @@ from pserver.paddle import read_paddle
 from pserver.placement import partition_of, shard_of
 from pserver.spec import DenseSpec, Rule, TableSpec, parse_rule
 from pserver.spread import Spread
+from pserver.table.local import LocalDense, LocalTable
 from pserver.table.optimizer_file import load_rule, load_rules
 
 __all__ = [
@@ -79,6 +80,8 @@ __all__ = [
     "Inspected",
     "InternalError",
     "Leases",
+    "LocalDense",
+    "LocalTable",
     "NotFiniteError",
     "NotYetError",
     "OverloadedError",
