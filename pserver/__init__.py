@@ -12,6 +12,7 @@ from pserver.client.client import Client
 from pserver.client.connect import connect
 from pserver.client.delivery import Step
 from pserver.client.dense import DensePulled
+from pserver.client.geo import ChangedKeys, DeltaPush, Marks
 from pserver.client.group import Group
 from pserver.client.inputs import as_keys
 from pserver.client.inspected import Inspected
@@ -61,6 +62,7 @@ __all__ = [
     "USAGE_EXIT",
     "BarrierError",
     "BusyError",
+    "ChangedKeys",
     "CheckpointError",
     "Client",
     "ClientSettings",
@@ -69,6 +71,7 @@ __all__ = [
     "CommandParser",
     "ConfigError",
     "DeadlineError",
+    "DeltaPush",
     "DenseInitError",
     "DensePulled",
     "DenseSpec",
@@ -82,6 +85,7 @@ __all__ = [
     "Leases",
     "LocalDense",
     "LocalTable",
+    "Marks",
     "NotFiniteError",
     "NotYetError",
     "OverloadedError",

@@ -24,7 +24,7 @@ from trainer.progress import ProgressView
 from trainer.summary import Summary, finite
 
 _BUILT: dict[str, tuple[object, ...]] = {
-    "mode": ("async",),
+    "mode": ("async", "geo"),
     "max_staleness": (None,),
     "staleness_lr": ("none",),
     "on_full": ("wait",),

@@ -28,6 +28,7 @@ _READ_IN: Final[dict[str, tuple[Mode, ...]]] = {
     "merge": ("async", "half_async"),
     "k_steps": ("geo",),
     "geo_average": ("geo",),
+    "geo_cache_rows": ("geo",),
 }
 """The modes that read a knob; every mode reads those that are not named here."""
 
@@ -74,6 +75,14 @@ class Strategy(Settings):
         Literal["trainers", "none"],
         Field(description="what a difference is divided by: the trainers there are, or 1 (geo)"),
     ] = "trainers"
+    geo_cache_rows: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=2**31 - 1,
+            description="rows of a table that a trainer keeps; the others are fetched (geo)",
+        ),
+    ] = 1 << 22
     max_merge_num: Annotated[
         int,
         Field(

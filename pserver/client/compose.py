@@ -50,6 +50,7 @@ class Extra:
         round: that it is a part of; 0: applied when it arrives.
         samples: of the batch, in a round.
         is_everywhere: whether it names every table, also if none of its keys goes to this shard.
+        is_part: whether further messages of the same push follow that are not made yet.
     """
 
     dense: Sequence[DenseBlock] = ()
@@ -57,6 +58,7 @@ class Extra:
     round: int = 0
     samples: int = 0
     is_everywhere: bool = False
+    is_part: bool = False
 
 
 NOBODY = Asker()
@@ -158,7 +160,7 @@ def push_messages(
             next_id(),
             [(tables[index][0], order) for index, order in cargo.tables],
             gradients,
-            more=number < len(parts),
+            more=extra.is_part or number < len(parts),
             beside=(dense[number - 1], extra.pulled, stamp),
         )
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pserver.arrays import Floats, Keys
-from pserver.client.compose import push_messages
+from pserver.client.compose import Extra, push_messages
 from pserver.client.gradients import check_gradients
 from pserver.client.membership import ShardInfo
 from pserver.client.pending import Reply, wait_for
@@ -101,13 +101,19 @@ class Geo:
         self._way = way
 
     def push(
-        self, deltas: Mapping[str, tuple[Keys, Floats]], dense: Mapping[str, ArrayLike]
+        self,
+        deltas: Mapping[str, tuple[Keys, Floats]],
+        dense: Mapping[str, ArrayLike],
+        *,
+        ends_window: bool = True,
     ) -> DeltaPush:
         """Make the messages that add differences to tables; ``deliver`` sends them.
 
         Args:
             deltas: name of a sparse table to (U,) distinct uint64 keys and (U * dim,) float32.
             dense: name of a dense table to (length,) floats.
+            ends_window: whether this counts as a step of the trainer and raises versions; if not, it
+                is a part of the push that does, and no shard without keys hears of it.
 
         Raises:
             UnknownTableError, ShapeError, NotFiniteError: nothing was made.
@@ -119,11 +125,12 @@ class Geo:
         specs = [self._way.spec(name) for name in arrays]
         orders = [self._way.router.split(arrays[spec.name][0]) for spec in specs]
         tables = list(zip(specs, orders, strict=True))
+        extra = Extra(is_everywhere=ends_window, is_part=not ends_window)
         messages: list[tuple[int, str, bytes]] = []
         for info in self._way.shards:
             shard = info.shard
             new_id = functools.partial(self._way.push_id, shard)
-            built = push_messages(shard, info.incarnation, new_id, tables, arrays)
+            built = push_messages(shard, info.incarnation, new_id, tables, arrays, extra=extra)
             messages += [(shard, "PushDelta", message) for message in built]
         for name, vector in dense.items():
             parts = self._way.dense.delta(name, vector)

@@ -41,6 +41,8 @@ class Group:
     Attributes:
         settings: that it joined with.
         first_round: the first round that waits for this trainer, in mode sync.
+        trainers_here: trainers of the group that are live or have not come yet, as shard 0 said
+            when this one joined or was last heard from.
     """
 
     def __init__(self, way: Way, settings: GroupSettings) -> None:
@@ -53,6 +55,7 @@ class Group:
         self._way = way
         self._failure: PserverError | None = None
         self._step, self._loss = 0, math.nan
+        self.trainers_here = settings.trainers
         # A trainer under the id of one that died is let in when that one's lease is over.
         self._more_s = settings.barrier_timeout
         try:
@@ -155,7 +158,9 @@ class Group:
         replies = self._way.ask(
             "Join", requests, what=f"join as trainer {self.settings.trainer_id}"
         )
-        return [parse_small(pb.JoinReply, reply).open_round for reply in replies]
+        joined = [parse_small(pb.JoinReply, reply) for reply in replies]
+        self.trainers_here = joined[0].trainers_here
+        return [reply.open_round for reply in joined]
 
     def _leave_all(self) -> PserverError | None:
         """Leave on every shard, and return the first failure."""
@@ -199,11 +204,13 @@ class Group:
             loss=self._loss,
         )
         try:
-            await self._way.queues[shard].call_past(
+            reply = await self._way.queues[shard].call_past(
                 "Heartbeat", build_small(request), deadline=Deadline.after(timeout_s)
             )
         except (GroupError, ClusterError) as error:
             return error
         except PserverError:  # a server that is away for a while; calls will tell of it
             return None
+        if shard == 0:
+            self.trainers_here = parse_small(pb.HeartbeatReply, reply).trainers_here
         return None

@@ -191,15 +191,18 @@ class Group:
         rounds.drop_unfinished(member.trainer_id)
         rounds.advance()
         self._progress.bump()
-        return build_small(
-            pb.JoinReply(open_round=member.first_round, trainer_incarnation=member.incarnation)
+        reply = pb.JoinReply(
+            open_round=member.first_round,
+            trainer_incarnation=member.incarnation,
+            trainers_here=members.num_here,
         )
+        return build_small(reply)
 
     def _on_heartbeat(self, uuid: bytes) -> bytes:
         if self.members.of(uuid) is None:
             raise GroupError("heartbeat: the sender is in no group of trainers here")
         self.members.revive(uuid)
-        return build_small(pb.HeartbeatReply())
+        return build_small(pb.HeartbeatReply(trainers_here=self.members.num_here))
 
     def _on_leave(self, uuid: bytes) -> bytes:
         self.members.leave(uuid)

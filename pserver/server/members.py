@@ -111,6 +111,11 @@ class Members:
         """Return how many trainers are with the group now."""
         return sum(member.state == "live" for member in self)
 
+    @property
+    def num_here(self) -> int:
+        """Return how many trainers are with the group now, or have not come yet."""
+        return sum(member.state in ("live", "absent") for member in self)
+
     # --- commands -----------------------------------------------------------------------------
 
     def join(

@@ -28,8 +28,9 @@ from pserver.kernel import local, rows
 from pserver.placement import parts_of_slice
 from pserver.spec import DenseSpec, TableSpec
 from pserver.table.dense import DenseTable
-from pserver.table.slab import Mapping
+from pserver.table.slab import FloatSlab
 from pserver.table.sparse import SparseTable
+from pserver.table.storage import Mapping
 from pserver.table.values import check_values, read_only
 
 _DIRTY: Final = np.uint8(1)
@@ -52,7 +53,11 @@ class LocalTable(SparseTable):
         Raises:
             ConfigError: as of ``SparseTable``.
         """
-        super().__init__(dataclasses.replace(spec, capacity_max=rows_max))
+        mine = dataclasses.replace(spec, storage="memory", row_dtype="float32")
+        super().__init__(dataclasses.replace(mine, capacity_max=rows_max))
+        assert isinstance(self._slab, FloatSlab)
+        self._rows: Floats = self._slab.rows
+        self._stride = self._slab.stride
         what = f"table {spec.name!r}: local copy"
         self._mappings = (
             Mapping(rows_max * spec.dim, np.float32, what=what),
@@ -99,6 +104,11 @@ class LocalTable(SparseTable):
         self._use(self._find(keys))
         return out.reshape(keys.size, self.spec.dim)
 
+    def use(self, keys: Keys) -> None:
+        """Make those of the keys that have a row the ones that were used last."""
+        row_ids = self._find(keys)
+        self._use(row_ids[row_ids >= 0])
+
     def step(self, keys: Keys, grads: Floats) -> None:
         """Apply one optimizer step to keys that have a row, which makes them dirty; a use.
 
@@ -131,8 +141,12 @@ class LocalTable(SparseTable):
         marks = self._marks[: self._index.num_rows_touched]
         return self._take(np.flatnonzero(marks & _DIRTY))
 
+    def mark_stale(self, keys: Keys) -> None:
+        """Let ``take_stale`` name keys, all of which have a row."""
+        self._marks[self._find(keys)] |= _STALE
+
     def take_stale(self) -> Keys:
-        """Return the keys that were admitted as stale, once each; they are no longer."""
+        """Return the keys that are stale, once each; they are no longer."""
         row_ids = np.flatnonzero(self._marks[: self._index.num_rows_touched] & _STALE)
         self._marks[row_ids] &= ~_STALE
         return self._keys[row_ids]
@@ -149,9 +163,10 @@ class LocalTable(SparseTable):
             values: (U * dim,) float32, finite.
         """
         check_values(f"settle {self.spec.name!r}", keys, values, dim=self.spec.dim)
-        slab = self._slab
         row_ids = self._find(keys)
-        local.settle(slab.rows, slab.stride, self.spec.dim, row_ids, self._base, read_only(values))
+        local.settle(
+            self._rows, self._stride, self.spec.dim, row_ids, self._base, read_only(values)
+        )
 
     def oldest(self, count: int) -> Keys:
         """Return the keys of the rows that were used longest ago, oldest first."""
@@ -188,18 +203,18 @@ class LocalTable(SparseTable):
         local.enter(self._links, self.spec.capacity_max, row_ids)
 
     def _take(self, row_ids: RowIds) -> tuple[Keys, Floats]:
-        slab, dim = self._slab, self.spec.dim
+        dim = self.spec.dim
         out = np.empty(row_ids.size * dim, np.float32)
-        local.take(slab.rows, slab.stride, dim, row_ids, self._base, out)
+        local.take(self._rows, self._stride, dim, row_ids, self._base, out)
         self._marks[row_ids] &= ~_DIRTY
         return self._keys[row_ids], out
 
     def _progress(self, row_ids: RowIds) -> Floats:
         """Return (U, dim) weights minus base."""
         dim = self.spec.dim
-        weights = self._slab.rows[: self._slab.stride * self.spec.capacity_max]
-        mine = weights.reshape(-1, self._slab.stride)[row_ids, :dim]
-        return mine - self._base.reshape(-1, dim)[row_ids]
+        mine = self._rows.reshape(-1, self._stride)[row_ids, :dim]
+        progress: Floats = mine - self._base.reshape(-1, dim)[row_ids]
+        return progress
 
 
 class LocalDense:

@@ -325,12 +325,14 @@ class JoinRequest(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ..., trainer_id: _Optional[int] = ..., group: _Optional[_Union[GroupSpec, _Mapping]] = ..., lease_s: _Optional[float] = ..., host: _Optional[str] = ..., first_round: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("open_round", "trainer_incarnation")
+    __slots__ = ("open_round", "trainer_incarnation", "trainers_here")
     OPEN_ROUND_FIELD_NUMBER: _ClassVar[int]
     TRAINER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TRAINERS_HERE_FIELD_NUMBER: _ClassVar[int]
     open_round: int
     trainer_incarnation: int
-    def __init__(self, open_round: _Optional[int] = ..., trainer_incarnation: _Optional[int] = ...) -> None: ...
+    trainers_here: int
+    def __init__(self, open_round: _Optional[int] = ..., trainer_incarnation: _Optional[int] = ..., trainers_here: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("incarnation", "trainer", "step", "loss")
@@ -345,8 +347,10 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("trainers_here",)
+    TRAINERS_HERE_FIELD_NUMBER: _ClassVar[int]
+    trainers_here: int
+    def __init__(self, trainers_here: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("incarnation", "trainer")

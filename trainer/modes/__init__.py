@@ -6,12 +6,14 @@ Rooms before and after: ``job`` makes a mode from the ``Strategy``; ``embedding`
 import pserver
 from trainer.modes.asynchronous import AsyncMode
 from trainer.modes.base import Gradients, Mode, Pending, Rows, StepGradients
+from trainer.modes.geo import GeoMode
 from trainer.modes.half_async import HalfAsyncMode
 from trainer.modes.synchronous import SyncMode
 from trainer.strategy import Strategy
 
 __all__ = [
     "AsyncMode",
+    "GeoMode",
     "Gradients",
     "HalfAsyncMode",
     "Mode",
@@ -35,7 +37,7 @@ def make_mode(
         trainers: of the job.
 
     Raises:
-        pserver.ConfigError: the ids do not fit, or the mode is not there yet.
+        pserver.ConfigError: the ids do not fit.
         pserver.GroupError: another trainer has the id, or the group agrees on something else.
     """
     settings = pserver.GroupSettings.make(
@@ -68,4 +70,4 @@ def make_mode(
             merge=strategy.merge,
             flush_interval_s=strategy.flush_interval_ms / 1e3,
         )
-    raise pserver.ConfigError(f"mode {strategy.mode} is not there yet; use async")
+    return GeoMode(client, settings, strategy)

@@ -1,63 +1,32 @@
 """What a client promises of differences: each shard adds them once, and nothing changed is missed."""
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from typing_extensions import override
 
 import pserver
-from pserver.client.connect import make_client
-from pserver.deadline import Deadline
-from pserver.embedded import InProcessChannel, make_shards
 from pserver.errors import DeadlineError, ShapeError, UnavailableError, UnknownTableError
+from tests.clients import Network, clients
 
 SPEC = pserver.TableSpec(name="t", dim=2, optimizer="adam", initializer="zeros")
 KEYS = np.array([1, 2, 3, 2**64 - 1], np.uint64)
 
 
-class LossyChannel(InProcessChannel):
-    """Delivers every request and loses replies while it is told to."""
-
-    loses: Callable[[str], bool] = staticmethod(lambda method: False)
-
-    @override
-    async def call(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
-        """Answer, or lose the answer."""
-        reply = await super().call(method, message, deadline=deadline)
-        if self.loses(method):
-            raise DeadlineError(f"{method}: the reply was lost")
-        return reply
-
-    @override
-    async def close(self) -> None:
-        """Leave the shard to the other clients."""
-
-
 class Pair:
-    """Two clients of the same two shards; the replies of the first one can be lost."""
+    """Two clients of the same two shards; the replies to the first one can be lost."""
 
     def __init__(self, stack: ExitStack) -> None:
-        shards = make_shards(2)
-        for shard in shards:
-            stack.callback(shard.close)
-        self.channels = [LossyChannel(shard) for shard in shards]
+        """Connect them."""
+        self.network = Network()
+        pserver.LocalTable(SPEC, rows_max=1)  # compiles, which takes longer than the timeout
         settings = pserver.ClientSettings(timeout_s=0.5)
-        self.first, self.second = (
-            stack.enter_context(
-                make_client(functools.partial(list, c), settings=settings, connect_s=5.0)
-            )
-            for c in (self.channels, [LossyChannel(shard) for shard in shards])
+        self.first, self.second = stack.enter_context(
+            clients(2, networks=[self.network, Network()], settings=settings)
         )
         for client in (self.first, self.second):
             client.create_table(SPEC)
-
-    def lose(self, loses: Callable[[str], bool]) -> None:
-        """Lose the first client's replies to these methods from now on."""
-        for channel in self.channels:
-            channel.loses = loses
 
 
 @pytest.fixture
@@ -99,11 +68,11 @@ def test_sparse_and_dense_differences_leave_as_one_push(pair: Pair) -> None:
 def test_a_push_whose_replies_were_lost_is_delivered_again_and_counts_once(pair: Pair) -> None:
     """After DeadlineError the same push is sent again, and what had arrived is not added twice."""
     push = pair.first.geo.push({"t": (KEYS, np.ones(8, np.float32))}, {})
-    pair.lose(lambda method: method == "PushDelta")
+    pair.network.is_mute = True
     with pytest.raises(DeadlineError):
         push.deliver()
     before = push.is_done
-    pair.lose(lambda method: False)
+    pair.network.is_mute = False
 
     push.deliver()
     push.deliver()
@@ -135,8 +104,7 @@ def test_nothing_changed_is_missed_when_replies_are_lost(pair: Pair) -> None:
     """Answers that do not arrive cost time: the question is asked again from the same mark."""
     marks = pair.first.geo.changed("t", None).marks
     add(pair.second, KEYS, 1.0)
-    lost = iter([True, True, True])
-    pair.lose(lambda method: method == "PullChanged" and next(lost, False))
+    pair.network.lose_next = 3
 
     told = pair.first.geo.changed("t", marks)
 

@@ -201,7 +201,7 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
     sync: dict[str, object] = {"mode": "sync", "sync_divisor": "samples", "on_missing": "wait"}
     half: dict[str, object] = {"mode": "half_async", "max_merge_num": 4, "merge": "mean"}
     half |= {"flush_interval_ms": 9, "staleness_lr": "inverse"}
-    geo = {"mode": "geo", "k_steps": 9, "geo_average": "none"}
+    geo = {"mode": "geo", "k_steps": 9, "geo_average": "none", "geo_cache_rows": 7}
     libsvm = {"data": "x", "format": "libsvm", "slots": 3}
     every = (values, others, libsvm, held_out, sync, half, geo, {"on_full": "merge"})
     flagless = {"deterministic"}  # a switch, which takes no value

@@ -14,6 +14,7 @@ DEFAULTS = {
     "staleness_lr": "none",
     "k_steps": 400,
     "geo_average": "trainers",
+    "geo_cache_rows": 1 << 22,
     "max_merge_num": 20,
     "merge": "sum",
     "send_queue_size": 32,
@@ -41,6 +42,7 @@ READ_IN = {
     "merge": ("half_async", "mean"),
     "k_steps": ("geo", 10),
     "geo_average": ("geo", "none"),
+    "geo_cache_rows": ("geo", 1000),
 }
 
 READ_IN_ALL = {
