@@ -20,12 +20,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("kernel", "index, gather and optimizer kernels alone"),
         ("table", "a table in process, and its growth"),
         ("wire", "building and reading messages"),
+        ("checkpoint", "a save under load and a load, beside a plain write of the same bytes"),
         ("rpc", "pull and push through a server, beside a bare echo and torch's RPC"),
         ("train", "training through a server, beside the dense part alone"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--json", action="store_true", help="print one JSON object")
-        if name in ("kernel", "table", "rpc"):
+        if name in ("kernel", "table", "checkpoint", "rpc"):
             command.add_argument(
                 "--rows", type=int, default=8_000_000, help="of the table (default: 8000000)"
             )

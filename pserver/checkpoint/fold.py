@@ -17,6 +17,7 @@ from pserver.checkpoint.manifest import Manifest, Part, ShardEntry, part_name
 from pserver.checkpoint.publish import Facts, publish
 from pserver.checkpoint.snapshot import RowFiles, arrays_file, dense_files, sparse_entry
 from pserver.checkpoint.store import Store, next_version
+from pserver.checkpoint.tensors import Encoded, encoded
 from pserver.placement import partitions_of_shard
 from pserver.table.cut import Cut
 from pserver.table.dense_dump import DenseCut
@@ -47,7 +48,8 @@ def fold(source: Store, version: str, target: Store) -> Manifest:
             write_quiet(target, made, registry, place, parts=loaded.parts)
         files = [file for file in last.files if file.kind == "trainer"]
         for file in files:
-            target.write(made, file.name, read_checked(source, version, file))
+            data = read_checked(source, version, file)
+            target.write(made, file.name, encoded([memoryview(data)]))
         facts = Facts(
             mode="full",
             base=None,
@@ -81,7 +83,7 @@ def write_quiet(
     """
     shard, num_shards = place.shard, place.num_shards
 
-    def write(name: str, data: bytes) -> None:
+    def write(name: str, data: Encoded) -> None:
         store.write(version, name, data)
 
     files, tables = [], []
@@ -110,4 +112,5 @@ def write_quiet(
     files.append(arrays_file(write, "shard", whole, table="", shard=shard))
     who = ShardEntry(shard=shard, incarnation=0, seconds=0.0, longest_pause_s=0.0)
     part = Part(shard=who, tables=tables, files=files)
-    store.write(version, part_name(shard), part.model_dump_json().encode())
+    data = memoryview(part.model_dump_json().encode())
+    store.write(version, part_name(shard), encoded([data]))

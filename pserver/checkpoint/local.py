@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pserver.checkpoint.manifest import LATEST, MANIFEST, version_number
 from pserver.checkpoint.store import checked_file, checked_version
+from pserver.checkpoint.tensors import Encoded
 from pserver.errors import CheckpointError, ConfigError
 
 _SAVING = ".saving-"
@@ -63,10 +64,10 @@ class LocalStore:
         """Return whether the version's folder is there."""
         return self._saving(version).is_dir()
 
-    def write(self, version: str, name: str, data: bytes) -> None:
+    def write(self, version: str, name: str, data: Encoded) -> None:
         """Write a file and sync it."""
         with self._named("write"):
-            _write_synced(self._saving(version) / checked_file(name), data)
+            _write_synced(self._saving(version) / checked_file(name), *data.blocks)
 
     def read_begun(self, version: str, name: str) -> bytes:
         """Return a file of a version that has begun."""
@@ -154,10 +155,12 @@ def open_local(text: str, *, where: str, writes: bool) -> LocalStore:
     return LocalStore(folder)
 
 
-def _write_synced(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
+def _write_synced(path: Path, *blocks: bytes | memoryview) -> None:
+    with path.open("wb", buffering=0) as file:
+        for block in blocks:
+            left = memoryview(block)
+            while left:
+                left = left[file.write(left) :]
         os.fsync(file.fileno())
 
 

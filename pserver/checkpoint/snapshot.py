@@ -21,18 +21,20 @@ from numpy.typing import NDArray
 
 from pserver.arrays import Keys
 from pserver.checkpoint.manifest import FileEntry, TableEntry
-from pserver.checkpoint.tensors import checksum, encode
+from pserver.checkpoint.tensors import Encoded, encode
 from pserver.errors import CheckpointError
+from pserver.kernel import copies
 from pserver.placement import NUM_PARTITIONS, partition_of, slice_of_shard
 from pserver.table.cut import Cut, Piece
 from pserver.table.dense_dump import DenseCut
-from pserver.table.dump import Arrays, Block, columns, shapes
+from pserver.table.dump import Arrays, Block, shapes, sorted_columns
+from pserver.table.values import read_only
 
 CHUNK_BYTES = 32 << 20
 """Bytes of rows a file: 400,000 rows of dim 16 with adagrad."""
 
-Write = Callable[[str, bytes], None]
-"""Takes a file's name and its bytes, which are durable when it returns."""
+Write = Callable[[str, Encoded], None]
+"""Takes a file's name and what it holds, which is durable when it returns."""
 
 Keep = Callable[[Arrays], NDArray[np.bool_]]
 """Says of a table's columns which rows are written."""
@@ -44,9 +46,9 @@ def order_of(keys: Keys) -> NDArray[np.int64]:
     >>> order_of(np.array([1, 0, 2**64 - 1], np.uint64)).tolist()
     [1, 0, 2]
     """
-    order: NDArray[np.int64] = np.argsort(keys)
-    # Stable, and over 16 bits a radix sort.
-    return order[np.argsort(partition_of(keys)[order].astype(np.uint16), kind="stable")]
+    order = np.empty(keys.size, np.int64)
+    copies.sort_keys(read_only(keys), np.empty(NUM_PARTITIONS, np.int64), order)
+    return order
 
 
 def offsets_of(keys: Keys) -> NDArray[np.int64]:
@@ -83,8 +85,8 @@ def rows_file(
         kind="rows",
         shard=shard,
         table=table,
-        bytes=len(data),
-        sha256=checksum(data),
+        bytes=data.num_bytes,
+        sha256=data.sha256,
         rows=keys.size,
         erased=arrays["erased"].size if "erased" in arrays else 0,
         partitions=partitions,
@@ -155,10 +157,11 @@ class RowFiles:
         is_ready = partition_of(keys) < end
         where = np.flatnonzero(is_ready)
         where = where[order_of(keys[where])]
-        self._pending = [Piece(keys[~is_ready], tuple(block[~is_ready] for block in rows))]
+        later = ~is_ready
+        self._pending = [Piece(keys[later], tuple(block[later] for block in rows))]
         # Those come again when their partitions are ready, or one by one they would fill files.
         self._ready_bytes = 0
-        named = columns(self._blocks, tuple(block[where] for block in rows))
+        named = sorted_columns(self._blocks, rows, read_only(where))
         self._write_file(keys[where], named, end)
         self._begin = end
 
@@ -255,6 +258,6 @@ def arrays_file(
         kind=kind,
         shard=shard,
         table=table,
-        bytes=len(data),
-        sha256=checksum(data),
+        bytes=data.num_bytes,
+        sha256=data.sha256,
     )

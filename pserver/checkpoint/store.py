@@ -15,6 +15,7 @@ from pserver.checkpoint.manifest import (
     version_name,
     version_number,
 )
+from pserver.checkpoint.tensors import Encoded
 from pserver.errors import CheckpointError
 
 _SHOWN = 5  # versions that an error lists
@@ -51,7 +52,7 @@ class Store(Protocol):
         """Return whether somebody began this version here."""
         ...
 
-    def write(self, version: str, name: str, data: bytes) -> None:
+    def write(self, version: str, name: str, data: Encoded) -> None:
         """Write a file of a version that has begun; durable when this returns."""
         ...
 

@@ -21,7 +21,7 @@ import structlog
 from pserver.checkpoint.manifest import FileEntry, Manifest, Mode
 from pserver.checkpoint.publish import Facts, publish
 from pserver.checkpoint.store import Store, next_version
-from pserver.checkpoint.tensors import checksum
+from pserver.checkpoint.tensors import encoded
 from pserver.errors import CheckpointError, RequestError, RestartedError, nearest
 from pserver.server.gate import Gate
 from pserver.server.save import Save, Shard
@@ -182,14 +182,14 @@ class Saves:
         data[request.offset :] = request.data  # a repeated step changes nothing
         if request.more:
             return
-        whole = bytes(data)
+        whole = encoded([memoryview(bytes(data))])
         await asyncio.to_thread(save.store.write, save.version, request.name, whole)
         self._extra[request.name] = FileEntry(
             name=request.name,
             kind="trainer",
             shard=-1,
-            bytes=len(whole),
-            sha256=checksum(whole),
+            bytes=whole.num_bytes,
+            sha256=whole.sha256,
         )
 
     async def _on_commit(self, request: pb.SaveRequest, _: int) -> None:

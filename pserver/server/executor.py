@@ -67,12 +67,18 @@ class Executor:
         self._handed: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
         self._num_handed = 0  # to the thread; written by the loop only
         self._num_done = 0  # by the thread; written by it only
+        self._num_put = 0
         self._queue_max = queue_max
         self._is_closed = False
         self._walks: deque[Iterator[None]] = deque()  # of whoever owns the tables
         self._is_slice_due = False  # a request had its turn since the last one; the loop's
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def num_put(self) -> int:
+        """Return how many pieces came so far."""
+        return self._num_put
 
     @property
     def queued(self) -> int:
@@ -122,6 +128,7 @@ class Executor:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._waiting.append(_Piece(future, work, is_short))
+        self._num_put += 1
         self._loop = loop  # before the counters are read: see ``_run``
         self._arrange_turn(loop)
         return future

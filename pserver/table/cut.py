@@ -65,6 +65,7 @@ def warm(table: SparseTable) -> None:
         rows = read_only(block.take(nothing).reshape(-1))
         copies.put_rows(rows, block.width, nothing, block.memory)
     partition_of(keys)
+    copies.sort_keys(keys, np.empty(NUM_PARTITIONS, np.int64), picked)
     table.entries(0)
 
 

@@ -63,7 +63,7 @@ class Block:
     def take(self, row_ids: RowIds) -> NDArray[Any]:
         """Return a copy of the named rows, (U, width)."""
         out = np.empty(row_ids.size * self.width, self.memory.dtype)
-        copies.take_rows(self.memory, self.width, row_ids, out)
+        copies.take_rows(self.memory, self.width, row_ids, 0, self.width, out)
         return out.reshape(row_ids.size, self.width)
 
     def put(self, row_ids: RowIds, rows: NDArray[Any]) -> None:
@@ -163,6 +163,21 @@ def columns(blocks: Sequence[Block], copied: Sequence[NDArray[Any]]) -> dict[str
         for column in block.columns:
             part = rows[:, column.begin : column.end].view(column.dtype)
             named[column.name] = part[:, 0] if column.end - column.begin == 1 else part
+    return named
+
+
+def sorted_columns(
+    blocks: Sequence[Block], copied: Sequence[NDArray[Any]], order: RowIds
+) -> dict[str, NDArray[Any]]:
+    """Return copied rows in another order, by the names of their columns, as ``columns``; copies."""
+    named: dict[str, NDArray[Any]] = {}
+    for block, rows in zip(blocks, copied, strict=True):
+        for column in block.columns:
+            count = column.end - column.begin
+            out = np.empty(order.size * count, block.memory.dtype)
+            copies.take_rows(rows.reshape(-1), block.width, order, column.begin, column.end, out)
+            out = out.view(column.dtype)
+            named[column.name] = out if count == 1 else out.reshape(order.size, count)
     return named
 
 

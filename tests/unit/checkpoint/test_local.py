@@ -7,13 +7,18 @@ import pytest
 
 from pserver.checkpoint.local import LocalStore, open_local
 from pserver.checkpoint.store import choose_version, next_version
+from pserver.checkpoint.tensors import encoded
 from pserver.errors import CheckpointError, ConfigError
+
+
+def write(store: LocalStore, version: str, name: str, data: bytes) -> None:
+    store.write(version, name, encoded([memoryview(data)]))
 
 
 def publish(store: LocalStore, version: str, **files: bytes) -> None:
     store.begin(version)
     for name, data in files.items():
-        store.write(version, name, data)
+        write(store, version, name, data)
     store.publish(version, b"{}")
 
 
@@ -21,7 +26,7 @@ def test_a_version_is_listed_only_when_it_is_published(tmp_path: Path) -> None:
     """Before that it can be written and read as one that has begun, and is no version."""
     store = LocalStore(tmp_path)
     store.begin("v00000001")
-    store.write("v00000001", "a", b"1")
+    write(store, "v00000001", "a", b"1")
 
     assert (store.versions(), store.leftovers()) == ([], ["v00000001"])
     assert store.read_begun("v00000001", "a") == b"1"
@@ -36,7 +41,7 @@ def test_what_an_earlier_try_left_is_gone_when_a_version_begins(tmp_path: Path) 
     """A save that was cut off leaves nothing in the next one of its number."""
     store = LocalStore(tmp_path)
     store.begin("v00000001")
-    store.write("v00000001", "old", b"1")
+    write(store, "v00000001", "old", b"1")
 
     store.begin("v00000001")
 
@@ -83,7 +88,7 @@ def test_nothing_outside_the_folder_is_touched_whatever_name_is_given(
     for work in (
         lambda: store.begin(version),
         lambda: store.read(version, "a"),
-        lambda: store.write("v00000001", "../a", b""),
+        lambda: write(store, "v00000001", "../a", b""),
         lambda: store.read("v00000001", ".."),
         lambda: store.remove(version),
     ):

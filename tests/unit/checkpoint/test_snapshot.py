@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pserver.checkpoint import snapshot
 from pserver.checkpoint.snapshot import RowFiles, offsets_of, order_of
-from pserver.checkpoint.tensors import decode
+from pserver.checkpoint.tensors import Encoded, decode
 from pserver.placement import NUM_PARTITIONS, partition_of
 from pserver.spec import TableSpec
 from pserver.table.cut import Cut
@@ -41,7 +41,7 @@ def test_files_hold_runs_of_partitions_and_each_row_once_whatever_their_size(
     keys = keys[(partition_of(keys) >= 100) & (partition_of(keys) < 700)]
     table = SparseTable(TableSpec(name="t", dim=2, optimizer="sgd", capacity_max=5000))
     table.pull(keys, np.empty(2 * keys.size, np.float32))
-    written: dict[str, bytes] = {}
+    written: dict[str, Encoded] = {}
     cut = Cut(table)
     files = RowFiles(written.__setitem__, cut.blocks, table="t", shard=3, partitions=(100, 700))
 
@@ -53,10 +53,10 @@ def test_files_hold_runs_of_partitions_and_each_row_once_whatever_their_size(
     assert [begin for begin, _ in ends] == [100, *(end for _, end in ends[:-1])]
     assert ends[-1][1] == 700
     assert len(entries) == 1 if chunk_bytes > 10**6 else len(entries) > 5
-    arrays = [decode(written[entry.name], where="x") for entry in entries]
+    arrays = [decode(b"".join(written[entry.name].blocks), where="x") for entry in entries]
     found = np.concatenate([array["keys"] for array in arrays])
     assert np.array_equal(np.sort(found), np.sort(keys))
     for entry, array in zip(entries, arrays, strict=True):
-        assert (entry.rows, entry.bytes) == (array["keys"].size, len(written[entry.name]))
+        assert (entry.rows, entry.bytes) == (array["keys"].size, written[entry.name].num_bytes)
         inside = partition_of(array["keys"])
         assert np.all((inside >= entry.partitions[0]) & (inside < entry.partitions[1]))

@@ -1,0 +1,180 @@
+"""Checkpoints of real processes: the flags, kill -9 at any moment of a save, a full disk."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pserver
+from pserver import cli
+from pserver.checkpoint.local import LocalStore
+from pserver.checkpoint.tools import verify
+from tests.integration.servers import Start, endpoints, servers, start_cluster
+
+pytestmark = pytest.mark.integration
+
+KEYS = np.arange(4000)
+SPEC = pserver.TableSpec(name="t", dim=4, optimizer="adagrad", capacity_max=1_000_000)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with servers() as starter:
+        yield starter
+
+
+def push(client: pserver.Client, value: float = 1.0) -> None:
+    client.push("t", KEYS, np.full((KEYS.size, 4), value))
+
+
+def save_on(client: pserver.Client) -> None:
+    """Save until that fails."""
+    while True:
+        client.checkpoints.save()
+
+
+def test_training_goes_on_as_our_documents_say_when_servers_are_replaced(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """D4: save, stop all, start three in place of two with --restore, continue: the very numbers of an
+    undisturbed run.
+    """
+    folder = str(tmp_path)
+    first = start_cluster(start, 2, "--checkpoint-dir", folder)
+    with pserver.connect(endpoints(first)) as client:
+        client.create_table(SPEC)
+        push(client)
+        assert cli.main(["checkpoint", "save", "--ps", endpoints(first), "--json"]) == 0
+        saved = json.loads(capsys.readouterr().out)
+        push(client, 0.5)
+        expected = client.peek("t", KEYS)
+    for server in first:
+        server.end()
+
+    second = [
+        start("--shard", str(i), "--shards", "3", "--checkpoint-dir", folder, "--restore", "latest")
+        for i in range(3)
+    ]
+    for server in second:
+        line = server.wait_line(r"restored (\S+): tables 1, rows ([\d,]+) of 4,000 here, optimizer")
+        assert line[1] == f"{folder}/{saved['version']}"
+        server.wait_ready()
+    with pserver.connect(endpoints(second)) as client:
+        push(client, 0.5)
+        assert np.array_equal(client.peek("t", KEYS), expected)
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--restore", "latest"], "restore needs checkpoint_dir"),
+        (["--checkpoint-dir", "{}/file/x"], r"--checkpoint-dir .*/file/x: user \w+ cannot write"),
+        (["--checkpoint-dir", "{}/new", "--restore", "latest"], "no checkpoint is there"),
+    ],
+)
+def test_a_server_ends_at_once_when_its_folder_cannot_serve(
+    start: Start, tmp_path: Path, flags: list[str], problem: str
+) -> None:
+    """It names folder and user, or what is missing, and listens to nobody."""
+    (tmp_path / "file").write_text("")
+
+    server = start(*(flag.format(tmp_path) for flag in flags))
+
+    server.wait_line(problem)
+    assert server.wait_exit()[0] in (1, 2)
+
+
+@pytest.mark.parametrize(
+    "rounds", [2, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+def test_no_half_version_is_listed_when_a_server_is_killed_during_saves(
+    start: Start, tmp_path: Path, rounds: int
+) -> None:
+    """D2: SIGKILL of one of two servers at random moments of saves: what is listed is whole, and the
+    newest one loads.
+    """
+    rng = random.Random(5)
+    known = 0
+    for _ in range(rounds):
+        flags = ["--checkpoint-dir", str(tmp_path)]
+        restores = ["--restore", "latest"] if LocalStore(tmp_path).versions() else []
+        cluster = start_cluster(start, 2, *flags, *restores)
+        with pserver.connect(
+            endpoints(cluster), settings=pserver.ClientSettings(timeout_s=2.0)
+        ) as client:
+            client.create_table(SPEC)
+            push(client)
+            client.checkpoints.save()
+            timer = threading.Timer(
+                0.3 * rng.random(), cluster[rng.randrange(2)].send, [signal.SIGKILL]
+            )
+            timer.start()
+            with pytest.raises(pserver.PserverError):
+                save_on(client)
+            timer.join()
+        for server in cluster:
+            server.end()
+        store = LocalStore(tmp_path)
+        versions = store.versions()
+        assert len(versions) > known
+        known = len(versions)
+        for version in versions[-3:]:
+            assert verify(store, version).num_rows == KEYS.size
+
+
+def test_the_last_version_stays_when_the_disk_is_full(start: Start, tmp_path: Path) -> None:
+    """D2: a save that does not fit fails with folder and reason; the process goes on, and saves again
+    when there is room.
+    """
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("this user may not mount")
+    try:
+        server = start("--checkpoint-dir", str(small)).wait_ready()
+        with pserver.connect(server.endpoint) as client:
+            client.create_table(SPEC)
+            push(client)
+            good = client.checkpoints.save()
+            client.push("t", np.arange(60_000), np.ones((60_000, 4)))
+
+            with pytest.raises(pserver.CheckpointError, match=r"small: user .*No space left"):
+                client.checkpoints.save()
+
+            assert LocalStore(small).versions() == [good.version]
+            verify(LocalStore(small), good.version)
+            subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
+            assert client.checkpoints.save().rows == 60_000
+    finally:
+        server.end()
+        subprocess.run(["umount", str(small)], check=True)
+        shutil.rmtree(small)
+
+
+def test_all_shards_must_see_one_folder(start: Start, tmp_path: Path) -> None:
+    """Shards that write to folders of their own make no version, and the error says so."""
+    cluster = [
+        start("--shard", str(i), "--shards", "2", "--checkpoint-dir", str(tmp_path / str(i)))
+        for i in range(2)
+    ]
+    for server in cluster:
+        server.wait_ready()
+    with pserver.connect(endpoints(cluster)) as client:
+        client.create_table(SPEC)
+
+        with pytest.raises(pserver.CheckpointError, match="all shards must use one folder"):
+            client.checkpoints.save()
+
+    assert [list((tmp_path / name).iterdir()) for name in ("0", "1")] == [[], []]
