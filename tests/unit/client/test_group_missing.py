@@ -237,3 +237,14 @@ def test_a_late_trainer_begins_at_one_round_on_every_shard(cluster: pserver.Clus
         )
         assert [weights.tolist() for weights in results] == [[[-12.0]], [[-12.0]]]
         late.client.close()
+
+
+def test_the_part_of_one_that_left_counts_as_its_own(cluster: pserver.Cluster) -> None:
+    """It sent round 1 and left before the others did: D of registered is 2, not 1."""
+    with joined(cluster, 2, mode="sync", sync_divisor="registered") as (a, b):
+        push(b, 1, 4.0)
+        b.client.flush()
+        b.group.leave()
+        push(a, 1, 8.0)
+
+        assert a.pull([7], round_number=2).tolist() == [[-6.0]]
