@@ -4,6 +4,7 @@ Rooms before and after: ``client`` sums what a batch says of each key, ``wire`` 
 and ``table`` counts with it: rows of the ctr accessor, and keys that are not admitted yet.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +89,36 @@ class Occurrences:
             _summed(self.clicks, inverse, num_distinct),
             _read_only(slots),
         )
+
+
+def joined(parts: Sequence[tuple[Occurrences, int]]) -> Occurrences:
+    """Return what several pushes say of their keys, one behind the other.
+
+    What some of them do not say is filled in with what it stands for; slots are taken only if all
+    say them, since a row keeps its slot otherwise.
+
+    Args:
+        parts: each with its number of keys.
+    """
+
+    def one(name: str, filled: Callable[[Occurrences, int], NDArray[Any]]) -> NDArray[Any]:
+        blocks: list[NDArray[Any]] = [getattr(said, name) for said, _ in parts]
+        if not any(block.size for block in blocks):
+            return NO_COUNTS if name == "counts" else NO_FLOATS
+        return np.concatenate(
+            [
+                block if block.size else filled(said, count)
+                for block, (said, count) in zip(blocks, parts, strict=True)
+            ]
+        )
+
+    say_slots = all(said.slots.size == count for said, count in parts)
+    return Occurrences(
+        one("counts", Occurrences.counted),
+        one("shows", Occurrences.shown),
+        one("clicks", Occurrences.clicked),
+        np.concatenate([said.slots for said, _ in parts]) if parts and say_slots else NO_SLOTS,
+    )
 
 
 NO_OCCURRENCES = Occurrences()

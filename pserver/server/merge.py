@@ -32,6 +32,7 @@ import numpy as np
 from pserver.arrays import Floats, Keys
 from pserver.kernel import rows
 from pserver.kernel.dedupe import dedupe
+from pserver.occurrences import NO_OCCURRENCES, Occurrences, joined
 from pserver.server.geo import GeoMethods
 from pserver.server.report import Tallies
 from pserver.table.registry import Registry
@@ -93,11 +94,11 @@ class Merge:
             (self.registry.get(name), *self._rows(name, blocks, divided_by))
             for name, blocks in sparse.items()
         ]
-        for table, keys, grads in steps:
-            table.check_push(keys, grads)
-        for table, keys, grads in steps:
+        for table, keys, grads, said in steps:
+            table.check_push(keys, grads, said)
+        for table, keys, grads, said in steps:
             if keys.size:
-                table.push(keys, grads)
+                table.push(keys, grads, said)
                 self.geo.note(table.spec.name, keys, NOBODY)
             table.version += 1
         for name, slices in dense.items():
@@ -107,23 +108,30 @@ class Merge:
                     vector.push(index, _total(slices[index], divided_by))
             vector.version += 1
 
-    def _rows(self, name: str, blocks: Sequence[_Block], divided_by: int) -> tuple[Keys, Floats]:
-        """Return the distinct keys of a table, in the order of trainers, and their gradients."""
+    def _rows(
+        self, name: str, blocks: Sequence[_Block], divided_by: int
+    ) -> tuple[Keys, Floats, Occurrences]:
+        """Return the distinct keys of a table, in the order of trainers, and what is done to them.
+
+        Gradients are divided; occurrences, shows and clicks are sums.
+        """
         for block in blocks:
             self.tallies.keys_pushed[name] += block.push.keys.size
             self.tallies.occurrences_pushed[name] += int(block.push.counts.sum())
         used = [block for block in blocks if block.weight and block.push.keys.size]
         if not used or not divided_by:
-            return np.empty(0, np.uint64), np.empty(0, np.float32)
+            return np.empty(0, np.uint64), np.empty(0, np.float32), NO_OCCURRENCES
         if len(used) == 1 and used[0].weight == divided_by:
-            return used[0].push.keys, used[0].push.values
+            return used[0].push.keys, used[0].push.values, used[0].push.said
         keys = np.concatenate([block.push.keys for block in used])
         distinct = dedupe(keys)
         values = np.concatenate([_weighted(block) for block in used])
         dim = values.size // keys.size
         summed = np.zeros(distinct.keys.size * dim, np.float32)
         rows.sum_repeats(distinct.inverse, values, dim, summed)
-        return distinct.keys, _divided(summed, divided_by)
+        said = joined([(block.push.said, block.push.keys.size) for block in used])
+        merged = said.summed(distinct.inverse, distinct.keys.size)
+        return distinct.keys, _divided(summed, divided_by), merged
 
 
 def weights_of(

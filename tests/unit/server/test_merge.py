@@ -110,3 +110,26 @@ def test_nothing_is_applied_when_the_rows_of_all_do_not_fit(merge: Merge) -> Non
 
     assert weights(merge, [9], table="u") == [0.0]
     assert [merge.registry.get(name).version for name in "tu"] == [0, 0]
+
+
+def test_occurrences_are_summed_and_not_divided(merge: Merge) -> None:
+    """A key that 2 trainers saw 3 and 4 times, clicked 1 and 0 times, occurred 7 times, clicked 1."""
+    spec = TableSpec(name="c", dim=2, optimizer="sgd:lr=1", initializer="zeros", accessor="ctr")
+    table = merge.registry.create(spec)
+    parts = []
+    for count, clicks in ((3, [1.0]), (4, [])):
+        push = TablePush(
+            "c",
+            np.array([7], np.uint64),
+            np.array([2.0, 2.0], np.float32),
+            np.array([count], np.uint32),
+            clicks=np.array(clicks, np.float32),
+        )
+        parts.append(Part(1, [push]))
+    merge.apply(parts, divisor="contributors", registered=2)
+
+    row = table.row(7)
+    assert row is not None
+    assert (row.fields["show"], row.fields["click"]) == (7.0, 1.0)
+    assert row.weights[0] == -2.0
+    assert merge.tallies.occurrences_pushed["c"] == 7
