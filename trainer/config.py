@@ -124,6 +124,22 @@ class RunSettings(Strategy, DataSettings):
         Literal["memory", "file"],
         Field(description="where shards keep rows; file needs their --storage-dir"),
     ] = "memory"
+    on_nan: Annotated[
+        Literal["reject", "zero", "fail"],
+        Field(description="a push with NaN: refuse it, take NaN as 0, or stop the table"),
+    ] = "reject"
+    ttl_days: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=36_500,
+            description="rows go with `pserver shrink` when not written for more days; 0: never",
+        ),
+    ] = 0
+    evict: Annotated[
+        str,
+        Field(description="what falls out of a shard over its limit, such as lru:rows=1e7"),
+    ] = "none"
     storage_dir: Annotated[
         str | None, Field(description="folder of embedded shards for storage file")
     ] = None

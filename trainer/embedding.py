@@ -81,6 +81,7 @@ class EmbeddingBag(nn.Module):
         row_dtype: str = "float32",
         storage: str = "memory",
         device: str | torch.device = "cpu",
+        **rules: str | int,
     ) -> None:
         """Make the table on the servers; fine if it is there with this very spec.
 
@@ -95,6 +96,7 @@ class EmbeddingBag(nn.Module):
             row_dtype: what weights are kept in: float32, bfloat16 or float16.
             storage: where shards keep rows: memory or file.
             device: where the output lives.
+            rules: further fields of ``pserver.TableSpec``, such as ``evict`` and ``ttl_days``.
 
         Raises:
             pserver.ConfigError: a rule or option is unknown, or ``pooling`` is.
@@ -111,6 +113,7 @@ class EmbeddingBag(nn.Module):
             seed=seed,
             row_dtype=row_dtype,
             storage=storage,
+            **rules,  # type: ignore[arg-type] # TableSpec looks at each itself
         )
         self.spec = client.create_table(spec)
         self.pooling: Pooling = pooling

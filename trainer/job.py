@@ -79,6 +79,9 @@ def make_ctr_model(mode: Mode, settings: RunSettings, data: Data) -> tuple[CtrMo
         row_dtype=settings.row_dtype,
         storage=settings.storage,
         device=device,
+        on_nan=settings.on_nan,
+        ttl_days=settings.ttl_days,
+        evict=settings.evict,
     )
     parameters = dense.to(device).parameters()
     optimizer: DenseStep

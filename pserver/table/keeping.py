@@ -33,6 +33,7 @@ class Keeping:
         ages: of the rows; None where nobody asks.
         eviction: what falls out; None for nothing.
         day: of data, of the last shrink that began; 0 before the first.
+        gap: days between that one and the one before; 1 for the first.
         next_partition: of a shrink that is under way; ``NUM_PARTITIONS`` if none is.
         shrunk: rows that shrinks removed so far.
     """
@@ -47,7 +48,7 @@ class Keeping:
         self.fields: tuple[Field, ...] = rule.fields + ((SEEN_DAY,) if spec.ttl_days else ())
         self.eviction = Eviction(rule) if rule.name != "none" else None
         self.ages = Ages(half_life=rule.half_life) if self.fields else None
-        self.day = 0
+        self.day, self.gap = 0, 1
         self.next_partition = NUM_PARTITIONS
         self.shrunk = 0
         self._has_changed = False
@@ -127,6 +128,10 @@ class Keeping:
         """Return the next rows under a hand, at most ``count``, and where it is then."""
         return self._index.walk(hand, count)
 
+    def gap_to(self, day: int) -> int:
+        """Return the days from the last shrink to a later one."""
+        return day - self.day if self.day else 1
+
     @property
     def evicted(self) -> int:
         """Return the rows that fell out so far."""
@@ -140,6 +145,7 @@ class Keeping:
             "hand_partition": partition,
             "hand_bucket": bucket,
             "day": self.day,
+            "gap": self.gap,
             "next_partition": self.next_partition,
         }
 
@@ -149,4 +155,5 @@ class Keeping:
             self.ages.clock = numbers["clock"]
         if self.eviction is not None:
             self.eviction.hand = (numbers["hand_partition"], numbers["hand_bucket"])
-        self.day, self.next_partition = numbers["day"], numbers["next_partition"]
+        self.day, self.gap = numbers["day"], numbers.get("gap", 1)
+        self.next_partition = numbers["next_partition"]

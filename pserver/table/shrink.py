@@ -119,8 +119,13 @@ def check_shrinkable(table: SparseTable) -> None:
 
 
 def is_past(table: SparseTable, day: int) -> bool:
-    """Return whether a shrink of that day, or of a later one, was begun before."""
-    return day <= table.keeping.day
+    """Return whether a shrink of that day, or of a later one, was done before.
+
+    One that was cut off, by a load of a version that was saved in the middle of it, can be finished.
+    """
+    keeping = table.keeping
+    is_whole = keeping.next_partition == NUM_PARTITIONS
+    return day < keeping.day or (day == keeping.day and is_whole)
 
 
 def verdict(table: SparseTable, row: Row) -> tuple[bool, str]:
@@ -149,8 +154,66 @@ def _most(days: int) -> str:
     return f"at most {days} are allowed"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Walk:
+    """One day's walk over one table.
+
+    Attributes:
+        table: whose rows they are.
+        day: of the data.
+        gap: days since the last shrink, 1 before the first.
+        dry: nothing is changed.
+        shrunk: written.
+    """
+
+    table: SparseTable
+    day: int
+    gap: int
+    dry: bool
+    shrunk: Shrunk
+
+    def slices(self, first: int) -> Iterator[None]:
+        """Walk over the partitions from ``first`` on; each step is a slice."""
+        keeping, rows = self.table.keeping, 0
+        for partition in range(first, NUM_PARTITIONS):
+            rows += self.visit(partition)
+            if not self.dry:
+                keeping.next_partition = partition + 1
+            if rows >= SLICE_ROWS:
+                rows = 0
+                yield
+
+    def visit(self, partition: int) -> int:
+        """Shrink the rows of one partition, and return how many there were."""
+        table = self.table
+        keys, row_ids = table.entries(partition)
+        if not keys.size:
+            return 0
+        goes = self.outlived(keys, row_ids)
+        self.shrunk.gone_bytes += _bytes_of(table, row_ids[goes])
+        if not self.dry:
+            table.keeping.shrunk += table.erase(keys[goes])
+        return keys.size
+
+    def outlived(self, keys: Keys, row_ids: RowIds) -> NDArray[np.bool_]:
+        """Note the day in rows that were written, and return which of the others go."""
+        table, ages = self.table, self.table.keeping.ages
+        assert ages is not None
+        days = ages.unseen(row_ids, self.day)
+        if not self.dry:
+            seen = days == 0
+            table.will_change(keys[seen], row_ids[seen])
+            ages.note_day(row_ids[seen], self.day)
+        goes = days > table.spec.ttl_days
+        self.shrunk.by_age += int(np.count_nonzero(goes))
+        self.shrunk.note(days.astype(np.float64), goes)
+        return goes
+
+
 def walk(table: SparseTable, day: int, shrunk: Shrunk, *, dry: bool) -> Iterator[None]:
     """Shrink a table for a day, or see what that would do; each step is a slice.
+
+    A walk of an earlier day that was cut off is finished first.
 
     Args:
         table: ``check_shrinkable`` and ``is_past`` were asked.
@@ -159,50 +222,16 @@ def walk(table: SparseTable, day: int, shrunk: Shrunk, *, dry: bool) -> Iterator
         dry: change nothing.
     """
     keeping = table.keeping
-    if not dry:
+    if dry:
+        yield from _Walk(table, day, keeping.gap_to(day), dry, shrunk).slices(0)
+        return
+    if keeping.next_partition < NUM_PARTITIONS:
+        cut_off = _Walk(table, keeping.day, keeping.gap, dry, shrunk)
+        yield from cut_off.slices(keeping.next_partition)
+    if day > keeping.day:
+        keeping.gap = keeping.gap_to(day)
         keeping.day, keeping.next_partition = day, 0
-    partition = rows = 0
-    while partition < NUM_PARTITIONS:
-        rows += _walk_partition(table, partition, day, shrunk, dry=dry)
-        partition += 1
-        if not dry:
-            keeping.next_partition = partition
-        if rows >= SLICE_ROWS:
-            rows = 0
-            yield
-    if not dry:
-        keeping.shrunk += shrunk.gone
-
-
-def _walk_partition(
-    table: SparseTable, partition: int, day: int, shrunk: Shrunk, *, dry: bool
-) -> int:
-    """Shrink the rows of one partition, and return how many there were."""
-    keys, row_ids = table.entries(partition)
-    if not keys.size:
-        return 0
-    goes = _outlive(table, keys, row_ids, day, shrunk, dry=dry)
-    shrunk.gone_bytes += _bytes_of(table, row_ids[goes])
-    if not dry:
-        table.erase(keys[goes])
-    return keys.size
-
-
-def _outlive(
-    table: SparseTable, keys: Keys, row_ids: RowIds, day: int, shrunk: Shrunk, *, dry: bool
-) -> NDArray[np.bool_]:
-    """Note the day in rows of plain that were written, and return which of the others go."""
-    ages = table.keeping.ages
-    assert ages is not None
-    days = ages.unseen(row_ids, day)
-    if not dry:
-        seen = days == 0
-        table.will_change(keys[seen], row_ids[seen])
-        ages.note_day(row_ids[seen], day)
-    goes = days > table.spec.ttl_days
-    shrunk.by_age += int(np.count_nonzero(goes))
-    shrunk.note(days.astype(np.float64), goes)
-    return goes
+        yield from _Walk(table, day, keeping.gap, dry, shrunk).slices(0)
 
 
 def _bytes_of(table: SparseTable, row_ids: RowIds) -> int:

@@ -173,6 +173,23 @@ def test_rows_are_kept_as_the_settings_say(tmp_path: Path) -> None:
         run(settings(storage="file"))
 
 
+def test_the_table_keeps_the_size_and_the_rules_that_the_settings_say() -> None:
+    """What falls out, goes by day, or is done with NaN is of the table that the run makes."""
+    plain, small = (run(settings(batch_size=4, evict=e)) for e in ("none", "lru:rows=200"))
+    assert small.rows <= 2 * 200 < plain.rows
+
+    given = settings(evict="lfu:rows=1e6", ttl_days=9, on_nan="zero")
+    data = choose_data(given, batch_size=64, seed=7)
+    with pserver.embedded(1) as client:
+        make_ctr_model(make_mode(client, Strategy()), given, data)
+        spec = client.spec(TABLE)
+        assert (spec.evict, spec.ttl_days, spec.on_nan) == (
+            "lfu:rows=1000000,half_life=10000",
+            9,
+            "zero",
+        )
+
+
 def test_threads_are_torchs() -> None:
     """``threads`` sets how many torch uses; nothing said leaves them."""
     run(settings(steps=1))
