@@ -30,6 +30,7 @@ from pserver.cli_tables import (
     troubles,
     warnings,
 )
+from pserver.cli_trainers import group_facts, group_lines
 from pserver.client.connect import stats_of_each
 from pserver.config import ServeSettings
 from pserver.errors import ConfigError, PserverError, RequestError, UnavailableError
@@ -174,8 +175,9 @@ def _serve(given: argparse.Namespace) -> None:
 def _status(given: argparse.Namespace) -> None:
     try:
         with connect_given(given) as client:
-            pairs = zip((info.endpoint for info in client.shards), client.stats(), strict=True)
-            _show_status([_fact(*pair) for pair in pairs], as_json=given.json)
+            replies = client.stats()
+            pairs = zip((info.endpoint for info in client.shards), replies, strict=True)
+            _show_status([_fact(*pair) for pair in pairs], group_facts(replies), as_json=given.json)
     except UnavailableError:
         # One shard is down: the others are shown all the same, and the error is said after them.
         endpoints = split_endpoints(given.ps, where="--ps")
@@ -188,13 +190,16 @@ def _status(given: argparse.Namespace) -> None:
             else _fact(endpoint, answer)
             for shard, (endpoint, answer) in enumerate(zip(endpoints, answers, strict=True))
         ]
-        _show_status(facts, as_json=given.json)
+        there = [answer for answer in answers if isinstance(answer, pb.StatsReply)]
+        _show_status(facts, group_facts(there), as_json=given.json)
         raise
 
 
-def _show_status(facts: list[dict[str, Any]], *, as_json: bool) -> None:
+def _show_status(
+    facts: list[dict[str, Any]], group: dict[str, Any] | None, *, as_json: bool
+) -> None:
     if as_json:
-        print(json.dumps({"shards": facts}))
+        print(json.dumps({"shards": facts, "group": group}))
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in ("shard", "endpoint", "state"):
@@ -216,6 +221,10 @@ def _show_status(facts: list[dict[str, Any]], *, as_json: bool) -> None:
     console().print(table)
     for fact in facts:
         print(*fact["troubles"], sep="\n", end="\n" * bool(fact["troubles"]))
+    if group is not None:
+        line, trainers = group_lines(group)
+        print(line)
+        console().print(trainers)
 
 
 def _ls(given: argparse.Namespace) -> None:

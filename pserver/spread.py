@@ -5,6 +5,7 @@ that of its own.
 """
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 LARGEST = 1023
 """Numbers above this are counted as this one in quantiles; 8 KiB of counts."""
@@ -25,6 +26,12 @@ class Spread:
         self.counts = list(counts)
         self.max = largest
         self.count = sum(self.counts)
+
+    @classmethod
+    def joined(cls, spreads: Sequence["Spread"]) -> "Spread":
+        """Return one that counts all the numbers of several."""
+        counts = [sum(column) for column in zip_longest(*(s.counts for s in spreads), fillvalue=0)]
+        return cls(counts, max((spread.max for spread in spreads), default=0))
 
     def add(self, number: int) -> None:
         """Count a number."""

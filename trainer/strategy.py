@@ -66,7 +66,9 @@ class Strategy(Settings):
     ] = None
     staleness_lr: Annotated[
         Literal["none", "inverse"],
-        Field(description="inverse: a push that is s versions old counts 1/s (async, half_async)"),
+        Field(
+            description="inverse: a push that is s versions old counts 1 / (1 + s) (async, half_async)"
+        ),
     ] = "none"
     k_steps: Annotated[
         int, Field(ge=1, le=10**6, description="batches between two exchanges (geo)")

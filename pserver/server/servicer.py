@@ -33,6 +33,7 @@ from pserver.server.gate import Gate
 from pserver.server.geo import GeoMethods
 from pserver.server.group import METHODS as GROUP_METHODS
 from pserver.server.group import Group
+from pserver.server.group_series import group_series
 from pserver.server.leases import Leases
 from pserver.server.lifecycle import LifecycleMethods
 from pserver.server.load import Loads
@@ -131,7 +132,8 @@ class Servicer:
         )
         self._pushes = self._make_pushes()
         self._started_s = time.monotonic()
-        self.metrics = Metrics(series(self._report))
+        groups = group_series(self._group.members, self._group.rounds)
+        self.metrics = Metrics([*series(self._report), *groups])
         self._work = self._methods()
         self._gate = Gate()
         self._saves, self.loads = self._checkpoints(

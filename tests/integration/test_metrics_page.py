@@ -89,11 +89,13 @@ def test_every_metric_says_what_it_is(families: list[Metric]) -> None:
 
 
 def test_label_values_are_bounded(families: list[Metric]) -> None:
-    """Labels are methods, codes, tables and bucket limits: never a key, a trainer or a text."""
+    """Labels are methods, codes, tables, states and limits: never a key, a trainer or a text."""
     allowed = {
         "method": set(METHODS),
         "code": {code.name for code in grpc.StatusCode},
         "table": {*TABLES, DENSE},
+        "state": {"absent", "live", "expired", "left", "dropped"},
+        "quantile": {"0.5", "0.99", "1.0"},
     }
 
     for family in families:
