@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -16,7 +17,9 @@ from trainer.aliases import RunAliases
 from trainer.config import RunSettings
 from trainer.errors import TrainerError
 from trainer.explain import explain, explained_table
-from trainer.summary import summary_table
+
+if TYPE_CHECKING:
+    from trainer.summary import Summary
 
 FAILURE_EXIT = 1
 """Exit status when a server, the network or the data failed."""
@@ -33,6 +36,11 @@ def make_parser() -> pserver.CommandParser:
         "--json",
         action="store_true",
         help="make the last line of standard output one JSON object with every figure",
+    )
+    running.add_argument(
+        "--json-progress",
+        action="store_true",
+        help="write a JSON object with the progress to standard output a few times a second",
     )
     running.set_defaults(run=_run)
     configs = commands.add_parser("config", help="look at settings without running anything")
@@ -74,15 +82,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> None:
-    from trainer.job import run  # loads torch, so after main() has set the environment
-
     pserver.configure_logs("warning")
     settings, _ = _settings(given)
-    summary = run(settings)
-    if given.json:
-        print(json.dumps(summary.as_dict()))
+    if settings.starts_all:
+        summary = _launch(settings)
     else:
+        from trainer.job import run  # loads torch, so after main() has set the environment
+
+        summary = run(settings, tell=_tell if given.json_progress else lambda _: None)
+    if given.json:
+        print(json.dumps(summary.as_dict()), flush=True)
+    else:
+        from trainer.summary import summary_table
+
         Console().print(summary_table(summary))
+
+
+def _launch(settings: RunSettings) -> "Summary":
+    from trainer.launch import launch
+
+    return launch(settings, environ=os.environ)
+
+
+def _tell(progress: dict[str, Any]) -> None:
+    print(json.dumps({"progress": progress}), flush=True)
 
 
 def _settings(given: argparse.Namespace) -> tuple[RunSettings, dict[str, str]]:

@@ -44,6 +44,16 @@ class DataSettings(Settings):
     bad_lines: Annotated[
         Literal["skip", "fail"], Field(description="what a line that cannot be read does")
     ] = "fail"
+    data_mode: Annotated[
+        Literal["static", "dynamic"],
+        Field(description="a share for each trainer, or ranges leased from shard 0 as they go"),
+    ] = "static"
+    range_rows: Annotated[
+        int | None,
+        Field(
+            ge=1, le=1 << 40, description="rows of a leased range; none: a tenth of a share at most"
+        ),
+    ] = None
     eval_data: Annotated[
         str | None, Field(description="held-out FILE,PATTERN,...; scored after training")
     ] = None
@@ -72,6 +82,8 @@ class DataSettings(Settings):
         for name in _IDLE_WITHOUT_DATA:
             if name in self.model_fields_set and self.data is None:
                 raise ValueError(f"{name} has no effect without data: generated rows need none")
+        if self.range_rows is not None and self.data_mode == "static":
+            raise ValueError("range_rows has no effect unless data_mode is dynamic")
         if "slots" in self.model_fields_set and self.format not in ("libsvm", "libfm"):
             raise ValueError(
                 f"slots has no effect with format {self.format}, which has its own; leave it out"
@@ -95,6 +107,14 @@ class RunSettings(Strategy, DataSettings):
     trainer_id: Annotated[
         int | None,
         Field(ge=0, lt=TRAINERS_MAX, description="number of this one, from 0; none: all of them"),
+    ] = None
+    log_dir: Annotated[
+        str,
+        Field(description="folder for the logs of trainers that are all started here"),
+    ] = "trainer-logs"
+    base_samples_per_s: Annotated[
+        float | None,
+        Field(gt=0.0, allow_inf_nan=False, description="of one trainer, to tell the speed-up"),
     ] = None
     model: Annotated[
         Literal["lr", "fm", "wide_deep", "deepfm"], Field(description="built-in model")
@@ -182,12 +202,36 @@ class RunSettings(Strategy, DataSettings):
                 f"trainer_id must be below trainers, which is {self.trainers}, got "
                 f"{self.trainer_id}"
             )
+        if self.data_mode == "dynamic" and self.deterministic:
+            raise ValueError(
+                "deterministic and data_mode dynamic deny each other: who gets which rows depends on "
+                "the clock; use data_mode static"
+            )
+        if self.data_mode == "dynamic" and self.max_staleness is not None and self.mode != "sync":
+            raise ValueError(
+                "max_staleness and data_mode dynamic deny each other: a trainer that waits for the last "
+                "ranges would hold back those that train on them; use data_mode static"
+            )
+        if "log_dir" in self.model_fields_set and not self.starts_all:
+            raise ValueError(
+                "log_dir has no effect unless several trainers are all started here, with trainers "
+                "above 1 and no trainer_id"
+            )
+        if self.trainer_id is not None and self.trainers > 1 and self.ps is None:
+            raise ValueError(
+                "trainer_id is of one trainer of several, which need servers in common: give ps"
+            )
         if self.trainers > 1 and "dense" in self.model_fields_set and self.dense == "local":
             raise ValueError(
                 "dense local would give each of several trainers a dense part of its own; "
                 "use dense pserver, or leave it out"
             )
         return self
+
+    @property
+    def starts_all(self) -> bool:
+        """Return whether this run starts all trainers of the job, rather than being one."""
+        return self.trainers > 1 and self.trainer_id is None
 
     def strategy(self) -> Strategy:
         """Return how trainers work together; several of them keep the dense part on the servers."""

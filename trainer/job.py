@@ -6,13 +6,16 @@ connects, builds the model, and runs ``loop``.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 
 import pserver
 from trainer.config import RunSettings
 from trainer.data import Data, choose_data, passes, share
+from trainer.dataset import Batch
 from trainer.dense import choose_device, make_dense_optimizer
 from trainer.embedding import EmbeddingBag
 from trainer.errors import TrainerError
@@ -20,16 +23,16 @@ from trainer.loop import CtrModel, DenseStep, Score, StepReport, score, train
 from trainer.model import MODELS, make_model
 from trainer.modes import Mode, make_mode
 from trainer.modes.dense import DenseOnServers
+from trainer.modes.grouped import GroupMode
 from trainer.progress import ProgressView
+from trainer.ranges import RangeSource, choose_range_rows
 from trainer.summary import Summary, finite
+from trainer.watch import Facts, Watch, warnings
 
-_BUILT: dict[str, tuple[object, ...]] = {
-    "mode": ("async", "geo"),
-    "max_staleness": (None,),
-    "staleness_lr": ("none",),
-    "on_full": ("wait",),
-}
-"""What works, of the knobs of a strategy of which not all does yet."""
+_OTHERS_POLL_S = 0.1  # between two looks at who has left
+
+Tell: TypeAlias = Callable[[dict[str, Any]], None]
+"""Is told the progress, see ``ProgressView``."""
 
 TABLE = "embedding"
 """Name of the table that built-in models use."""
@@ -95,19 +98,22 @@ def make_ctr_model(mode: Mode, settings: RunSettings, data: Data) -> tuple[CtrMo
 
 
 def run(
-    settings: RunSettings, *, on_step: Callable[[StepReport], None] = lambda _: None
+    settings: RunSettings,
+    *,
+    on_step: Callable[[StepReport], None] = lambda _: None,
+    tell: Tell = lambda _: None,
 ) -> Summary:
-    """Train and score as the settings say.
+    """Be one trainer: train and score as the settings say.
 
     Args:
         settings: of the run.
         on_step: called after each step, beside the progress that is shown.
+        tell: is told the progress too, see ``ProgressView``.
 
     Raises:
         pserver.PserverError: a setting cannot work, or a server failed.
         TrainerError: the data cannot be read.
     """
-    _refuse_unbuilt(settings)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     pserver.load_rules(settings.rule)
@@ -120,79 +126,128 @@ def run(
             trainers=settings.trainers,
         )
         model, optimizer = make_ctr_model(mode, settings, data)
-        figures = _train(model, optimizer, mode, settings=settings, data=data, on_step=on_step)
-        held_out = _score(model, optimizer, data)
-        return _summary(settings, data, client, held_out, figures=figures)
+        trained = _train(
+            Parts(model, optimizer, mode, data), settings=settings, on_step=on_step, tell=tell
+        )
+        held_out = None
+        if data.has_held_out and not settings.trainer_id:
+            wait_for_others(client, timeout_s=settings.barrier_timeout)
+            held_out = _score(model, optimizer, data)
+        return _summary(settings, data, client, held_out, trained=trained)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What trains: a model, what steps its dense part, its way to the servers, its rows."""
+
+    model: CtrModel
+    optimizer: DenseStep
+    mode: Mode
+    data: Data
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What training came to: steps, samples, seconds, AUC of its predictions, shares, watch list."""
+
+    steps: int
+    samples: int
+    seconds: float
+    auc: float
+    comm_share: float
+    watch: Facts
 
 
 def _train(
-    model: CtrModel,
-    optimizer: DenseStep,
-    mode: Mode,
+    parts: Parts,
     *,
     settings: RunSettings,
-    data: Data,
     on_step: Callable[[StepReport], None],
-) -> dict[str, float | int | None]:
-    """Train on this trainer's share and return the figures of that."""
-    begin, end = share(data.rows, settings.trainer_id or 0, settings.trainers)
-    steps = settings.epochs * math.ceil((end - begin) / settings.batch_size)
-    steps = min(steps, settings.steps) if settings.steps else steps
-    samples = 0
+    tell: Tell,
+) -> Trained:
+    """Train on this trainer's rows."""
+    mode, watch = parts.mode, Watch()
+    ranges = _ranges(parts, settings)
+    batches, steps = _batches(parts.data, ranges, settings)
     begin_s = time.perf_counter()
-    with ProgressView(title=f"train {settings.model}", steps=steps) as view:
+    title = f"train {settings.model} {settings.mode}"
+    with ProgressView(title=title, steps=steps, tell=tell) as view:
 
         def report(step: StepReport) -> None:
-            nonlocal samples
-            samples += step.batch.num_samples
-            view.update(step, queue_depth=mode.client.queue_depth)
-            on_step(step)
+            if ranges is not None:
+                ranges.trained(mode.flush)
+            if step.batch.num_samples:
+                depth = mode.client.queue_depth
+                watch.step(step, queue_depth=depth)
+                view.update(step, queue_depth=depth)
+                on_step(step)
 
-        num_steps = train(
-            model,
-            passes(data, epochs=settings.epochs, begin=begin, end=end),
-            optimizer=optimizer,
+        train(
+            parts.model,
+            batches,
+            optimizer=parts.optimizer,
             mode=mode,
             prefetch=settings.prefetch,
             steps_max=settings.steps,
             on_step=report,
         )
     seconds = time.perf_counter() - begin_s
-    return {
-        "steps": num_steps,
-        "samples": samples,
-        "seconds": seconds,
-        "samples_per_s": samples / seconds if seconds else 0.0,
-        "comm_share": model.bag.comm.total_s / seconds if seconds else 0.0,
-        "train_auc": finite(view.auc),
-    }
+    comm = parts.model.bag.comm
+    pull_share, push_share = (
+        (part_s / seconds if seconds else 0.0) for part_s in (comm.pull_s, comm.push_s)
+    )
+    facts = watch.facts(mode.facts(), pull_share=pull_share, push_share=push_share)
+    if ranges is not None:
+        facts["ranges_again"] = float(ranges.again)
+    return Trained(watch.steps, watch.samples, seconds, view.auc, pull_share + push_share, facts)
 
 
-def _score(model: CtrModel, optimizer: DenseStep, data: Data) -> Score | None:
-    """Return how good the model is on the held-out rows, with the weights that are on the servers."""
-    if not data.has_held_out:
+def _ranges(parts: Parts, settings: RunSettings) -> RangeSource | None:
+    """Return where leased ranges come from; None if each trainer has its share."""
+    if settings.data_mode == "static":
         return None
+    rows = parts.data.rows
+    range_rows = settings.range_rows or choose_range_rows(
+        rows, batch_size=settings.batch_size, trainers=settings.trainers
+    )
+    mode = parts.mode
+    assert isinstance(mode, GroupMode), "every mode that make_mode makes is one"
+    leases = mode.group.leases(rows=rows, range_rows=min(range_rows, rows))
+    return RangeSource(leases, parts.data, epochs=settings.epochs, in_rounds=mode.in_rounds)
+
+
+def _batches(
+    data: Data, ranges: RangeSource | None, settings: RunSettings
+) -> tuple[Iterable[Batch], int | None]:
+    """Return this trainer's batches and how many there are, if that is known."""
+    if ranges is not None:
+        return ranges.batches(), settings.steps
+    begin, end = share(data.rows, settings.trainer_id or 0, settings.trainers)
+    steps = settings.epochs * math.ceil((end - begin) / settings.batch_size)
+    steps = min(steps, settings.steps) if settings.steps else steps
+    return passes(data, epochs=settings.epochs, begin=begin, end=end), steps
+
+
+def wait_for_others(client: pserver.Client, *, timeout_s: float) -> None:
+    """Wait until every other trainer of the group has left, or is gone.
+
+    Args:
+        client: of a trainer that has left.
+        timeout_s: seconds; what is scored after that is what is there.
+    """
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        group = client.stats()[0].group
+        if not any(trainer.state in ("absent", "live") for trainer in group.trainers):
+            return
+        time.sleep(_OTHERS_POLL_S)
+
+
+def _score(model: CtrModel, optimizer: DenseStep, data: Data) -> Score:
+    """Return how good the model is on the held-out rows, with the weights that are on the servers."""
     if isinstance(optimizer, DenseOnServers):
         optimizer.take_latest()
     return score(model, data.held_out())
-
-
-def _refuse_unbuilt(settings: RunSettings) -> None:
-    """Refuse, before anything starts, what no part of this release does yet.
-
-    Raises:
-        pserver.ConfigError: the setting, and what works.
-    """
-    strategy = settings.strategy()
-    for name, value in strategy.in_force().items():
-        works = _BUILT.get(name)
-        if works is not None and value not in works:
-            shown = " or ".join(map(str, works))
-            raise pserver.ConfigError(f"{name} {value}: not there yet; only {shown} works")
-    if settings.trainers > 1 and settings.trainer_id is None:
-        raise pserver.ConfigError(
-            f"trainers {settings.trainers}: give trainer_id; starting all of them is not there yet"
-        )
 
 
 def _summary(
@@ -201,17 +256,25 @@ def _summary(
     client: pserver.Client,
     held_out: Score | None,
     *,
-    figures: dict[str, float | int | None],
+    trained: Trained,
 ) -> Summary:
     """Return the figures of a run."""
     tables = [t for stats in client.stats() for t in stats.tables if t.table == TABLE]
     rows = sum(table.rows for table in tables)
     num_bytes = sum(table.bytes for table in tables)
+    samples_per_s = trained.samples / trained.seconds if trained.seconds else 0.0
+    base = settings.base_samples_per_s
     return Summary(
         model=settings.model,
         data=data.source,
         device=str(choose_device(settings.device)),
         shards=client.num_shards,
+        steps=trained.steps,
+        samples=trained.samples,
+        seconds=trained.seconds,
+        samples_per_s=samples_per_s,
+        comm_share=trained.comm_share,
+        train_auc=finite(trained.auc),
         auc=finite(held_out.auc) if held_out else None,
         log_loss=finite(held_out.log_loss) if held_out else None,
         auc_ceiling=finite(held_out.auc_ceiling) if held_out else None,
@@ -221,5 +284,10 @@ def _summary(
         retries=client.retries,
         bad_lines=data.bad_lines,
         first_bad_lines=data.first_bad_lines,
-        **figures,  # type: ignore[arg-type]
+        mode=settings.mode,
+        trainers=1,
+        strategy=settings.strategy().in_force(),
+        watch=trained.watch,
+        speedup=samples_per_s / base if base else None,
+        warnings=warnings(trained.watch),
     )

@@ -6,12 +6,13 @@ Rooms before and after: ``dataset`` brings batches, ``embedding`` rows, a model 
 What always holds:
     * With ``prefetch`` p, the pull for batch t + p leaves before batch t is computed, so it sees the
       pushes of batches up to t - 1 at the most; with p = 0 and a window of one, all of them.
+    * A batch without samples is an empty part where the mode works in rounds; elsewhere it is no step, and
+      all batches before it are trained on before the next one is waited for.
     * Batches are trained in the order of the data set. Reading and dedupe happen in a thread of
       their own, whose errors are raised here.
 """
 
 import contextlib
-import itertools
 import queue
 import threading
 import time
@@ -91,14 +92,16 @@ class StepReport:
     Attributes:
         step: from 1.
         batch: what was trained on.
-        loss: mean log loss of the batch, before the step.
+        loss: mean log loss of the batch, before the step; 0 if it had no samples.
         probabilities: (B,) float32 predictions, before the step.
+        grad_norm: global norm of the step's gradients, before clipping; None without a mode.
     """
 
     step: int
     batch: Batch
     loss: float
     probabilities: NDArray[np.float32]
+    grad_norm: float | None = None
 
 
 class _Failure:
@@ -186,19 +189,29 @@ def train(  # noqa: PLR0913 - a run's parts, by name
         trainer.TrainerError: the data could not be read.
     """
     model.train()
+    in_rounds = mode is not None and mode.in_rounds
     ahead: deque[tuple[Batch, Fetch]] = deque()
-    step = 0
+    step = num_fetched = 0
+
+    def step_some(*, left: int) -> None:
+        nonlocal step
+        while len(ahead) > left:
+            step += 1
+            on_step(_step(model, *ahead.popleft(), optimizer=optimizer, mode=mode, step=step))
+
     with contextlib.closing(read_ahead(batches, model.bag, depth=prefetch + 1)) as source:
-        for batch, distinct in itertools.islice(source, steps_max):
+        for batch, distinct in source:
+            if not batch.num_samples and not in_rounds:
+                step_some(left=0)
+                continue
             if mode is not None:
                 mode.begin_fetch()
             ahead.append((batch, model.fetch(batch, distinct=distinct)))
-            if len(ahead) > prefetch:
-                step += 1
-                on_step(_step(model, *ahead.popleft(), optimizer=optimizer, mode=mode, step=step))
-    while ahead:
-        step += 1
-        on_step(_step(model, *ahead.popleft(), optimizer=optimizer, mode=mode, step=step))
+            step_some(left=prefetch)
+            num_fetched += 1
+            if num_fetched == steps_max:
+                break
+    step_some(left=0)
     if mode is None:
         model.bag.flush()
     else:
@@ -216,14 +229,20 @@ def _step(
     step: int,
 ) -> StepReport:
     """Compute one batch, push the rows' gradients, step the dense part."""
+    begin = time.perf_counter()
     optimizer.zero_grad(set_to_none=True)
+    model.bag.comm.pull_s += time.perf_counter() - begin  # for a dense part that is on the servers
+    if not batch.num_samples:
+        assert mode is not None, "only rounds have steps without samples"
+        mode.end_step(samples=0)
+        return StepReport(step, batch, 0.0, np.empty(0, np.float32))
     logits = model(batch, fetch)
     loss = functional.binary_cross_entropy_with_logits(logits, model.labels(batch))
     loss.backward()  # type: ignore[no-untyped-call]
-    if mode is not None:
-        mode.clip(model.dense.parameters())
+    norm = None if mode is None else mode.clip(model.dense.parameters())
     optimizer.step()
-    report = StepReport(step, batch, loss.item(), torch.sigmoid(logits.detach()).cpu().numpy())
+    probabilities = torch.sigmoid(logits.detach()).cpu().numpy()
+    report = StepReport(step, batch, loss.item(), probabilities, norm)
     if mode is not None:
         begin = time.perf_counter()
         mode.end_step(samples=batch.num_samples, loss=report.loss)

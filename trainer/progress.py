@@ -1,11 +1,13 @@
 """What a run shows while it goes on, on standard error.
 
-Rooms before and after: ``job`` reports each step; on a terminal this is one live bar, elsewhere a
-line every few seconds.
+Rooms before and after: ``job`` reports each step, ``launch`` what each of its trainers told; on a terminal
+this is a live bar a trainer, elsewhere a line every few seconds.
 """
 
 import time
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -21,13 +23,23 @@ _SMOOTHING = 0.05  # of the shown loss: about the last twenty steps
 class ProgressView:
     """The screen of one run. Owner: the training thread."""
 
-    def __init__(self, *, title: str, steps: int | None) -> None:
+    def __init__(
+        self,
+        *,
+        title: str,
+        steps: int | None,
+        tell: Callable[[dict[str, Any]], None] = lambda _: None,
+    ) -> None:
         """Choose the form.
 
         Args:
             title: what is trained.
             steps: in all, if known.
+            tell: is told the progress too, as often as it is shown on a terminal: step, steps,
+                samples_per_s, loss, auc (None while there is none) and queue.
         """
+        self._tell = tell
+        self._told_s = 0.0
         self._console = Console(stderr=True)
         self._is_live = self._console.is_terminal
         self._steps = steps
@@ -37,15 +49,7 @@ class ProgressView:
         self._samples = 0
         self._begin_s = time.perf_counter()
         self._shown_s = 0.0
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=8),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}"),
-            TimeRemainingColumn(compact=True),
-            console=self._console,
-            disable=not self._is_live,
-        )
+        self._bar = _bars(self._console)
         self._task = self._bar.add_task(title, total=steps, facts="")
 
     def __enter__(self) -> "ProgressView":
@@ -76,16 +80,113 @@ class ProgressView:
         self._loss += weight * (report.loss - self._loss)
         now = time.perf_counter()
         is_last = report.step == self._steps
+        if now - self._told_s >= _REFRESH_EVERY_S or is_last:
+            self._told_s = now
+            self._tell(self._progress(report.step, now, queue_depth))
         every_s = _REFRESH_EVERY_S if self._is_live else _LINE_EVERY_S
         if now - self._shown_s < every_s and not is_last:
             return
         self._shown_s = now
-        facts = (
-            f"{self._samples / (now - self._begin_s):,.0f} samples/s loss {self._loss:.4f} "
-            f"AUC {self.auc:.4f} queue {queue_depth}"
-        )
+        facts = _facts(self._progress(report.step, now, queue_depth))
         if self._is_live:
             self._bar.update(self._task, completed=report.step, facts=facts)
         else:
             of = f"/{self._steps}" if self._steps else ""
             self._console.out(f"{self._title}: step {report.step}{of}  {facts}", highlight=False)
+
+    def _progress(self, step: int, now: float, queue_depth: int) -> dict[str, Any]:
+        auc = self.auc
+        return {
+            "step": step,
+            "steps": self._steps,
+            "samples_per_s": self._samples / (now - self._begin_s),
+            "loss": self._loss,
+            "auc": None if auc != auc else auc,
+            "queue": queue_depth,
+        }
+
+
+class ManyView:
+    """The screen of several trainers. Owner: the thread that launched them."""
+
+    def __init__(self, *, title: str, num: int) -> None:
+        """Choose the form.
+
+        Args:
+            title: what is trained.
+            num: trainers.
+        """
+        self._console = Console(stderr=True)
+        self._is_live = self._console.is_terminal
+        self._title = title
+        self._told: list[dict[str, Any]] = [{} for _ in range(num)]
+        self._shown_s = time.perf_counter()
+        self._bar = _bars(self._console)
+        self._tasks = [
+            self._bar.add_task(f"trainer {number}", total=None, facts="waits for its first step")
+            for number in range(num)
+        ]
+
+    def __enter__(self) -> "ManyView":
+        """Begin to show."""
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Show the end."""
+        self.show(is_last=True)
+        self._bar.stop()
+
+    def update(self, number: int, told: dict[str, Any]) -> None:
+        """Take in what a trainer told, see ``ProgressView``."""
+        self._told[number] = told
+        self._bar.update(
+            self._tasks[number],
+            total=told["steps"],
+            completed=told["step"],
+            facts=_facts(told),
+        )
+        self.show()
+
+    def end(self, number: int) -> None:
+        """Take in that a trainer has ended."""
+        self._bar.update(self._tasks[number], facts="ended")
+
+    def show(self, *, is_last: bool = False) -> None:
+        """Write a line where there is no terminal, if it is time for one."""
+        now = time.perf_counter()
+        told = [one for one in self._told if "loss" in one]
+        if self._is_live or not told or not (is_last or now - self._shown_s >= _LINE_EVERY_S):
+            return
+        self._shown_s = now
+        steps = [one["step"] for one in told]
+        losses = [one["loss"] for one in told]
+        rate = sum(one["samples_per_s"] for one in told)
+        self._console.out(
+            f"{self._title}: {len(told)} trainers, steps {min(steps)} to {max(steps)}  "
+            f"{rate:,.0f} samples/s loss {sum(losses) / len(losses):.4f} "
+            f"spread {max(losses) - min(losses):.4f}",
+            highlight=False,
+        )
+
+
+def _bars(console: Console) -> Progress:
+    """Return bars, one a trainer; nothing where there is no terminal."""
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=8),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[facts]}"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def _facts(told: dict[str, Any]) -> str:
+    """Return one trainer's progress in a few words."""
+    auc = "nan" if told["auc"] is None else f"{told['auc']:.4f}"
+    return (
+        f"{told['samples_per_s']:,.0f} samples/s loss {told['loss']:.4f} AUC {auc} "
+        f"queue {told['queue']}"
+    )

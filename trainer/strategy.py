@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pserver import ClientSettings, Settings
+from pserver import ClientSettings, GroupSettings, Settings
 
 Mode = Literal["sync", "async", "half_async", "geo"]
 
@@ -123,6 +123,12 @@ class Strategy(Settings):
         float,
         Field(gt=0.0, le=86400.0, description="seconds that trainers wait for each other"),
     ] = 300.0
+    lease_s: Annotated[
+        float,
+        Field(
+            gt=0.0, le=3600.0, description="seconds unheard of after which a trainer counts as gone"
+        ),
+    ] = GroupSettings().lease_s
     on_missing: Annotated[
         Literal["fail", "drop", "wait"],
         Field(description="when a trainer is missing after that: end, go on without, wait (sync)"),

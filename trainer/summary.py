@@ -5,9 +5,13 @@ Rooms before and after: ``job`` fills it; ``cli`` prints it.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
+
+from trainer.dataset import SHOWN_BAD_LINES_MAX
+from trainer.watch import Facts, merged, warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,12 @@ class Summary:
         retries: requests that had to be sent again.
         bad_lines: lines skipped in the last pass over the training rows, and in the held-out ones.
         first_bad_lines: the first five of those, as file:line and reason.
+        mode: how trainers worked together.
+        trainers: whose figures these are.
+        strategy: the knobs that the mode reads, and their values.
+        watch: the watch list, see ``trainer.watch``.
+        speedup: samples a second against those of one trainer; None if that is not known.
+        warnings: what the user should look at.
     """
 
     model: str
@@ -51,6 +61,12 @@ class Summary:
     retries: int
     bad_lines: int
     first_bad_lines: list[str]
+    mode: str
+    trainers: int
+    strategy: dict[str, object]
+    watch: dict[str, float]
+    speedup: float | None
+    warnings: list[str]
 
     def as_dict(self) -> dict[str, object]:
         """Return the figures by name, all of them representable in JSON."""
@@ -72,7 +88,11 @@ def summary_table(summary: Summary) -> Table:
     if summary.log_loss is not None:
         table.add_row("log loss", f"{summary.log_loss:.4f} on {summary.eval_samples:,} rows")
     table.add_row("samples/s", f"{summary.samples_per_s:,.0f} on {summary.device}")
+    if summary.speedup is not None:
+        table.add_row("against one trainer", f"{summary.speedup:.2f} times its samples/s")
     table.add_row("communication", f"{100.0 * summary.comm_share:.1f} % of the training time")
+    table.add_row("mode", _mode_text(summary))
+    table.add_row("watch", _watch_text(summary.watch))
     table.add_row(
         "trained", f"{summary.samples:,} rows, {summary.steps} steps, {summary.seconds:.1f} s"
     )
@@ -85,7 +105,76 @@ def summary_table(summary: Summary) -> Table:
     if summary.bad_lines:
         shown = "\n".join(summary.first_bad_lines)
         table.add_row("bad lines", f"{summary.bad_lines} skipped\n{shown}")
+    for warning in summary.warnings:
+        table.add_row("warning", warning)
     return table
+
+
+def merged_summary(
+    summaries: Sequence[Summary], failures: Sequence[str], *, base: float | None
+) -> Summary:
+    """Return the figures of several trainers of one job as one.
+
+    Counts are added; training took as long as the slowest; the AUC in training is the mean by
+    samples; what is scored is scored by trainer 0.
+
+    Args:
+        summaries: of the trainers, the lowest id first; at least one.
+        failures: what is told of the trainers that failed.
+        base: samples a second of one trainer alone.
+    """
+    first = summaries[0]
+    samples = sum(one.samples for one in summaries)
+    seconds = max(one.seconds for one in summaries)
+    seen = [(one.train_auc, one.samples) for one in summaries if one.train_auc is not None]
+    weight = sum(count for _, count in seen)
+    watch = merged([one.watch for one in summaries])
+    samples_per_s = samples / seconds if seconds else 0.0
+    return dataclasses.replace(
+        first,
+        steps=sum(one.steps for one in summaries),
+        samples=samples,
+        seconds=seconds,
+        samples_per_s=samples_per_s,
+        comm_share=sum(one.comm_share for one in summaries) / len(summaries),
+        train_auc=sum(auc * count for auc, count in seen) / weight if weight else None,
+        retries=sum(one.retries for one in summaries),
+        bad_lines=sum(one.bad_lines for one in summaries),
+        first_bad_lines=[line for one in summaries for line in one.first_bad_lines][
+            :SHOWN_BAD_LINES_MAX
+        ],
+        trainers=len(summaries),
+        watch=watch,
+        speedup=samples_per_s / base if base else None,
+        warnings=[*failures, *warnings(watch)],
+    )
+
+
+def _mode_text(summary: Summary) -> str:
+    """Return the mode, how many trainers, and where the dense part was."""
+    plural = "s" if summary.trainers > 1 else ""
+    where = "on the servers" if summary.strategy["dense"] == "pserver" else "in the trainer"
+    return f"{summary.mode}, {summary.trainers} trainer{plural}, dense part {where}"
+
+
+def _watch_text(watch: Facts) -> str:
+    """Return the watch list in a few words; what was not measured is left out."""
+    parts = [
+        (("staleness_p50", "staleness_p99", "staleness_max"), "staleness {:.0f}/{:.0f}/{:.0f}"),
+        (("merge_factor",), "{:.1f} steps a push"),
+        (("queue_depth_max",), "queue at most {:.0f}"),
+        (("pull_share",), "pull {:.1%}"),
+        (("push_share",), "push {:.1%}"),
+        (("grad_norm",), "gradient norm {:.3g}"),
+        (("nonfinite",), "{:.0f} steps with NaN"),
+        (("loss",), "loss {:.4f}"),
+        (("loss_spread",), "spread {:.4f}"),
+    ]
+    return ", ".join(
+        text.format(*(watch[name] for name in names))
+        for names, text in parts
+        if all(name in watch for name in names)
+    )
 
 
 def _auc_text(summary: Summary) -> str:

@@ -50,6 +50,7 @@ def make_mode(
             "barrier_timeout": strategy.barrier_timeout,
             "max_staleness": strategy.max_staleness,
             "staleness_lr": strategy.staleness_lr,
+            "lease_s": strategy.lease_s,
         },
         origins={},
     )

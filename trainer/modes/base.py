@@ -119,11 +119,13 @@ class Mode(ABC):
 
     Attributes:
         name: as ``Strategy.mode`` has it.
+        in_rounds: whether a step waits for a step of every trainer, so that nobody may stay away.
         client: the connection; what is no part of a step goes through it directly.
         trainer_id: of this trainer, from 0.
     """
 
     name: str
+    in_rounds = False
     trainer_id: int = 0
 
     def __init__(self, client: pserver.Client, *, clip_norm: float | None = None) -> None:
@@ -180,22 +182,20 @@ class Mode(ABC):
         """Hand over (length,) gradients of a dense table, once a step; they leave when it ends."""
         self._step.dense[table] = grads
 
-    def clip(self, local: Iterable[nn.Parameter]) -> float | None:
+    def clip(self, local: Iterable[nn.Parameter]) -> float:
         """Cut this step's gradients to the global norm; between backward and the dense step.
 
         Args:
             local: parameters whose gradients torch holds, counted in the norm and cut too.
 
         Returns:
-            The norm before; None if gradients are not cut.
+            The norm before; NaN or infinity where the gradients are.
         """
-        if self._clip_norm is None:
-            return None
         grads = [parameter.grad for parameter in local if parameter.grad is not None]
         squares = self._step.squared_norm()
         squares += sum(float(torch.dot(grad.reshape(-1), grad.reshape(-1))) for grad in grads)
         norm = math.sqrt(squares)
-        if norm > self._clip_norm:
+        if self._clip_norm is not None and norm > self._clip_norm:
             self._step.scale(self._clip_norm / norm)
             for grad in grads:
                 grad.mul_(self._clip_norm / norm)

@@ -55,6 +55,7 @@ class SyncMode(GroupMode):
     """Rounds. Owner: the training thread."""
 
     name = "sync"
+    in_rounds = True
 
     def __init__(
         self,

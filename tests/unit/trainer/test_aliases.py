@@ -56,10 +56,17 @@ SERVERS = "10.0.0.1:6170,10.0.0.2:6170"
             {"ps": SERVERS},
         ),
         (
-            {"PADDLE_TRAINERS_NUM": "4", "PADDLE_TRAINER_ID": "3"},
-            {"trainers": 4, "trainer_id": 3},
+            {
+                "PADDLE_TRAINERS_NUM": "4",
+                "PADDLE_TRAINER_ID": "3",
+                "PADDLE_PSERVER_ENDPOINTS": SERVERS,
+            },
+            {"trainers": 4, "trainer_id": 3, "ps": SERVERS},
         ),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, {"trainers": 2, "trainer_id": 0}),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "PADDLE_PSERVER_ENDPOINTS": SERVERS},
+            {"trainers": 2, "trainer_id": 0, "ps": SERVERS},
+        ),
         (
             {"TRAINING_ROLE": "TRAINER", "POD_IP": "10.0.0.9", "PADDLE_PORT": "6001"},
             {},

@@ -10,7 +10,7 @@ import pytest
 
 import pserver
 from tests.unit.trainer.models import SMALL_FLAGS
-from trainer import cli, job
+from trainer import cli, job, launch
 from trainer.cli import make_parser
 from trainer.config import RunSettings
 from trainer.summary import Summary
@@ -41,8 +41,20 @@ FIGURES = {
     "retries": int,
     "bad_lines": int,
     "first_bad_lines": list,
+    "mode": str,
+    "trainers": int,
+    "strategy": dict,
+    "watch": dict,
+    "speedup": float,
+    "warnings": list,
 }
 """Every figure of ``--json`` and what it is; boards and scripts read these names."""
+
+
+def nothing(**figures: object) -> Summary:
+    """Return the summary of a run that did nothing."""
+    values = {name: kind() for name, kind in FIGURES.items()}
+    return Summary(**{**values, "strategy": {"dense": "local"}, **figures})
 
 
 @pytest.fixture
@@ -50,11 +62,12 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> list[RunSettings]:
     """Return the settings with which a run would have started; nothing is trained."""
     started: list[RunSettings] = []
 
-    def run(settings: RunSettings) -> Summary:
+    def run(settings: RunSettings, **_: object) -> Summary:
         started.append(settings)
-        return Summary(**{name: kind() for name, kind in FIGURES.items()})
+        return nothing()
 
     monkeypatch.setattr(job, "run", run)
+    monkeypatch.setattr(launch, "launch", run)
     return started
 
 
@@ -68,10 +81,11 @@ def test_last_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> Non
     captured = capsys.readouterr()
     told = json.loads(captured.out.splitlines()[-1], parse_constant=pytest.fail)
     assert status == 0
-    assert {name: type(value) for name, value in told.items()} == FIGURES
+    kinds = {name: type(value) for name, value in told.items()}
+    assert kinds == {**FIGURES, "speedup": type(None)}
     assert list(told) == list(FIGURES)
     assert (told["steps"], told["samples"], told["eval_samples"]) == (5, 300, 200)
-    assert "train deepfm: step 5/5" in captured.err
+    assert "train deepfm async: step 5/5" in captured.err
 
 
 def test_table_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,10 +135,9 @@ def test_numbers_that_are_missing_are_not_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A run without any number worth showing still prints its table."""
-    values = {name: kind() for name, kind in FIGURES.items()}
-    nothing = dict.fromkeys(("auc", "train_auc", "log_loss", "auc_ceiling", "bytes_per_row"))
-    summary = Summary(**{**values, **nothing, "retries": 3})
-    monkeypatch.setattr(job, "run", lambda _: summary)
+    missing = ("auc", "train_auc", "log_loss", "auc_ceiling", "bytes_per_row", "speedup")
+    summary = nothing(**dict.fromkeys(missing), retries=3)
+    monkeypatch.setattr(job, "run", lambda _, **__: summary)
 
     assert cli.main(["run"]) == 0
 
@@ -191,6 +204,7 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
         "send_queue_bytes": 9,
         "max_staleness": 3,
         "barrier_timeout": 1.5,
+        "lease_s": 1.5,
         "give_up_after": 1.5,
         "retry": 4,
         "dense": "pserver",
@@ -206,7 +220,9 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
     half |= {"flush_interval_ms": 9, "staleness_lr": "inverse"}
     geo = {"mode": "geo", "k_steps": 9, "geo_average": "none", "geo_cache_rows": 7}
     libsvm = {"data": "x", "format": "libsvm", "slots": 3}
-    every = (values, others, libsvm, held_out, sync, half, geo, {"on_full": "merge"})
+    several: dict[str, object] = {"trainers": 2, "log_dir": "d", "base_samples_per_s": 5.0}
+    several |= {"data_mode": "dynamic", "range_rows": 7}
+    every = (values, others, libsvm, several, held_out, sync, half, geo, {"on_full": "merge"})
     flagless = {"deterministic"}  # a switch, which takes no value
     assert {name for given in every for name in given} | flagless == set(RunSettings.model_fields)
 

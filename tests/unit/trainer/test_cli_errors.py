@@ -150,7 +150,7 @@ def test_errors_of_servers_have_their_status(
 ) -> None:
     """What servers and settings raise is one line; 2 only where trying again cannot help."""
 
-    def run(_: RunSettings) -> Summary:
+    def run(_: RunSettings, **__: object) -> Summary:
         raise error
 
     monkeypatch.setattr(job, "run", run)
@@ -163,7 +163,7 @@ def test_interrupt_exits_130(
 ) -> None:
     """Ctrl-C ends a run with one word and the status that shells know."""
 
-    def run(_: RunSettings) -> Summary:
+    def run(_: RunSettings, **__: object) -> Summary:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(job, "run", run)

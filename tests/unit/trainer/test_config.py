@@ -63,6 +63,24 @@ def test_client_settings_are_handed_on() -> None:
         ({"k_steps": 3}, "k_steps has no effect in mode async, only in geo"),
         ({"trainers": 2, "trainer_id": 2}, "trainer_id must be below trainers, which is 2, got 2"),
         ({"trainer_id": 1}, "trainer_id must be below trainers, which is 1, got 1"),
+        (
+            {"trainers": 2, "trainer_id": 0},
+            "trainer_id is of one trainer of several, which need servers in common: give ps",
+        ),
+        ({"log_dir": "d"}, "log_dir has no effect unless several trainers are all started here"),
+        (
+            {"trainers": 2, "trainer_id": 0, "ps": "a:1", "log_dir": "d"},
+            "log_dir has no effect unless",
+        ),
+        ({"range_rows": 5}, "range_rows has no effect unless data_mode is dynamic"),
+        (
+            {"data_mode": "dynamic", "mode": "sync", "deterministic": True},
+            "deterministic and data_mode dynamic deny each other",
+        ),
+        (
+            {"data_mode": "dynamic", "max_staleness": 3},
+            "max_staleness and data_mode dynamic deny each other",
+        ),
         ({"trainers": 2, "dense": "local"}, "would give each of several trainers a dense part"),
     ],
 )

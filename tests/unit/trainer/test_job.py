@@ -74,7 +74,7 @@ def test_epochs_are_passes_over_the_same_rows(capsys: pytest.CaptureFixture[str]
 
     thrice = run(settings(epochs=3))
 
-    assert "train deepfm: step 24/24" in capsys.readouterr().err
+    assert "train deepfm async: step 24/24" in capsys.readouterr().err
     assert (thrice.steps, thrice.samples) == (24, 1500)
     assert thrice.rows == once.rows
     assert thrice.log_loss != once.log_loss

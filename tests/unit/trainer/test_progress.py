@@ -7,7 +7,7 @@ from tests.unit.trainer.models import batch
 from trainer import progress
 from trainer.errors import TrainerError
 from trainer.loop import StepReport
-from trainer.progress import ProgressView
+from trainer.progress import ManyView, ProgressView
 
 
 class Clock:
@@ -129,3 +129,70 @@ def test_nan_predictions_are_refused(clock: Clock) -> None:
 
     with view, pytest.raises(TrainerError, match="learning rate that is too high"):
         view.update(report(1, probabilities=(0.5, float("nan"))), queue_depth=0)
+
+
+def told(step: int, *, loss: float = 0.5, steps: int | None = 10) -> dict[str, object]:
+    """Return what a trainer tells of its progress."""
+    figures = {"samples_per_s": 100.0, "loss": loss, "auc": None, "queue": 1}
+    return {"step": step, "steps": steps, **figures}
+
+
+def test_progress_is_told_as_often_as_it_is_shown_on_a_terminal(clock: Clock) -> None:
+    """A listener gets plain figures five times a second, and at the last step."""
+    heard: list[dict[str, object]] = []
+    with ProgressView(title="t", steps=20, tell=heard.append) as view:
+        for step in range(1, 21):
+            clock.now_s += 0.125
+            view.update(report(step), queue_depth=step)
+
+    assert [one["step"] for one in heard] == [1, *range(3, 20, 2), 20]
+    assert heard[-1] == {
+        "step": 20,
+        "steps": 20,
+        "samples_per_s": 16.0,
+        "loss": pytest.approx(0.5),
+        "auc": 1.0,
+        "queue": 20,
+    }
+
+
+def test_auc_that_is_not_there_is_told_as_none() -> None:
+    """A number that JSON cannot hold is none."""
+    heard: list[dict[str, object]] = []
+    one_class = StepReport(1, batch([1], [1.0]), 0.5, np.array([0.5], np.float32))
+    with ProgressView(title="t", steps=1, tell=heard.append) as view:
+        view.update(one_class, queue_depth=0)
+
+    assert heard[0]["auc"] is None
+
+
+def test_many_trainers_share_one_line(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a terminal, a line every 5 s tells steps, rate, loss and the spread of losses."""
+    with ManyView(title="train lr sync", num=3) as view:
+        for step in range(1, 5):
+            clock.now_s += 2.0
+            view.update(0, told(step, loss=0.25))
+            view.update(1, told(2 * step, loss=0.75))
+            view.show()
+        view.end(0)
+
+    assert capsys.readouterr().err.splitlines() == [
+        "train lr sync: 2 trainers, steps 3 to 4  200 samples/s loss 0.5000 spread 0.5000",
+        "train lr sync: 2 trainers, steps 4 to 8  200 samples/s loss 0.5000 spread 0.5000",
+    ]
+
+
+def test_many_trainers_have_a_bar_each_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a terminal each trainer's bar shows its facts, from before its first step to its end."""
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with ManyView(title="t", num=2) as view:
+        view.update(1, told(5))
+        view.end(0)
+
+    shown = capsys.readouterr().err
+    assert "trainer 0" in shown
+    assert "ended" in shown
+    assert "100 samples/s loss 0.5000 AUC nan queue 1" in shown

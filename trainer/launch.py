@@ -1,0 +1,183 @@
+"""Start all trainers of a job on this machine, and its servers if none are given; show them as one.
+
+Rooms before and after: ``cli`` calls ``launch`` for ``trainer run --trainers N``; each trainer is a process of
+``trainer run --trainer-id I`` with the same settings, whose progress and summary come back as JSON.
+
+What always holds:
+    * Trainers get their settings as flags, and none from the environment or a file a second time.
+    * The first trainer that fails is told, with its last words and its log; then the others are ended,
+      unless ``on_missing`` says that they go on without it.
+    * No process that was started here is left when ``launch`` returns or raises.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pserver
+from trainer.config import RunSettings
+from trainer.errors import TrainerError
+from trainer.launch_child import Child, Events, end_all
+from trainer.progress import ManyView
+from trainer.summary import Summary, merged_summary
+
+_OURS = ("TRAINER_", "PSERVER_", "PADDLE_")
+_OTHERS = ("TRAINING_ROLE", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+_HERE_ONLY = ("ps", "shards", "storage_dir", "log_dir", "trainer_id", "threads")
+_READY = re.compile(r"shard \d+ of \d+ ready on (\S+)")
+_START_S = 60.0  # for a server of this machine to say that it is ready
+_POLL_S = 0.2
+
+
+def launch(settings: RunSettings, *, environ: Mapping[str, str]) -> Summary:
+    """Run all trainers of a job to their end and return their figures as one.
+
+    Args:
+        settings: of the run, with more than one trainer.
+        environ: of this process; what names settings is taken out of the trainers' own.
+
+    Raises:
+        pserver.ConfigError: a trainer refused its settings.
+        TrainerError: a trainer or a server failed; all have ended.
+    """
+    folder = Path(settings.log_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    clean = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(_OURS) and name not in _OTHERS
+    }
+    events: Events = queue.Queue()
+    with contextlib.ExitStack() as stack:
+        ps = settings.ps or stack.enter_context(_servers(settings, folder, clean))
+        trainers: list[Child] = []
+        stack.callback(end_all, trainers)
+        for number in range(settings.trainers):
+            command = [*_python("trainer"), "run", *trainer_flags(settings, number, ps=ps)]
+            log = folder / f"trainer-{number}.log"
+            trainers.append(
+                Child(f"trainer {number}", number, command, log=log, environ=clean, events=events)
+            )
+        return _follow(settings, trainers, events)
+
+
+def trainer_flags(settings: RunSettings, number: int, *, ps: str) -> list[str]:
+    """Return the flags of one trainer: those settings that were given, and its place."""
+    given = sorted(settings.model_fields_set.difference(_HERE_ONLY))
+    flags = [_flag(name, getattr(settings, name)) for name in given]
+    threads = settings.threads or max(1, (os.cpu_count() or 1) // settings.trainers)
+    own = {"ps": ps, "trainer_id": number, "threads": threads}
+    flags += [_flag(name, value) for name, value in own.items()]
+    return [*(flag for flag in flags if flag), "--json", "--json-progress"]
+
+
+def _flag(name: str, value: object) -> str:
+    """Return the flag that gives a setting a value; empty if it is not set."""
+    dashed = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{dashed}" if value else f"--no-{dashed}"
+    return "" if value is None else f"--{dashed}={value}"
+
+
+def _python(module: str) -> list[str]:
+    return [sys.executable, "-m", module]
+
+
+@contextlib.contextmanager
+def _servers(settings: RunSettings, folder: Path, environ: Mapping[str, str]) -> Iterator[str]:
+    """Have the job's shards in processes of this machine; give their endpoints."""
+    events: Events = queue.Queue()
+    servers: list[Child] = []
+    own = {
+        "shards": settings.shards,
+        "bind": "127.0.0.1:0",
+        "drain_s": 0.0,
+        "rule": settings.rule,
+        "storage_dir": settings.storage_dir,
+        "log_level": "warning",
+    }
+    flags = [flag for name, value in own.items() if (flag := _flag(name, value))]
+    try:
+        for shard in range(settings.shards):
+            command = [*_python("pserver"), "serve", f"--shard={shard}", *flags]
+            log = folder / f"server-{shard}.log"
+            servers.append(
+                Child(f"server {shard}", shard, command, log=log, environ=environ, events=events)
+            )
+        yield ",".join(_endpoints(servers, events))
+    finally:
+        end_all(servers)
+
+
+def _endpoints(servers: list[Child], events: Events) -> list[str]:
+    """Return where each server listens, once all do."""
+    found: dict[int, str] = {}
+    until = time.monotonic() + _START_S
+    while len(found) < len(servers):
+        try:
+            server, line = events.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            missing = ", ".join(s.name for s in servers if s.number not in found)
+            raise TrainerError(f"{missing}: not ready within {_START_S:.0f} s") from None
+        if line is None:
+            status = server.wait()
+            raise TrainerError(
+                f"{server.name} ended with status {status} before it was ready: "
+                f"{server.reason()}; its log is {server.log}"
+            )
+        if match := _READY.search(line):
+            found[server.number] = match[1]
+    return [found[server.number] for server in servers]
+
+
+def _follow(settings: RunSettings, trainers: list[Child], events: Events) -> Summary:
+    """Show the trainers until all have ended, and return their figures."""
+    summaries: dict[int, Summary] = {}
+    failures: list[str] = []
+    running = set(trainers)
+    with ManyView(title=f"train {settings.model} {settings.mode}", num=len(trainers)) as view:
+        while running:
+            try:
+                trainer, line = events.get(timeout=_POLL_S)
+            except queue.Empty:
+                view.show()
+                continue
+            if line is None:
+                running.discard(trainer)
+                view.end(trainer.number)
+                status = trainer.wait()
+                if status or trainer.number not in summaries:
+                    failures.append(_failed(settings, trainer, status))
+                continue
+            told = json.loads(line)
+            if "progress" in told:
+                view.update(trainer.number, told["progress"])
+            else:
+                summaries[trainer.number] = Summary(**told)
+    if not summaries:
+        raise TrainerError("; ".join(failures))
+    ordered = [summaries[number] for number in sorted(summaries)]
+    return merged_summary(ordered, failures, base=settings.base_samples_per_s)
+
+
+def _failed(settings: RunSettings, trainer: Child, status: int) -> str:
+    """Return what is told of a trainer that failed, if the others go on; raise it if not.
+
+    Raises:
+        pserver.ConfigError: it refused its settings.
+        TrainerError: it failed otherwise.
+    """
+    told = (
+        f"{trainer.name} ended with status {status}: {trainer.reason()}; its log is {trainer.log}"
+    )
+    if settings.mode == "sync" and settings.on_missing != "fail":
+        return told
+    if status == pserver.USAGE_EXIT:
+        raise pserver.ConfigError(told)
+    raise TrainerError(f"{told}; the others were ended")
