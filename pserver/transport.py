@@ -47,7 +47,7 @@ def client_options() -> Options:
     """Return the client's options.
 
     Servers are inside the cluster, so proxy variables of the environment are not for them. A
-    connection that was lost is tried again within two seconds at the most.
+    connection that was lost is tried again within two seconds at the most, its name resolved anew.
     """
     return [
         *common_options(),
@@ -56,6 +56,8 @@ def client_options() -> Options:
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
+        # Names are asked for again when a connection is lost, but by default once in 30 s at the most.
+        ("grpc.dns_min_time_between_resolutions_ms", 1_000),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
     ]

@@ -31,7 +31,7 @@ from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import build_small, group_proto_of, parse_small
 
 _BEATS_A_LEASE = 3
-_LEAVE_S = 10.0  # how long leaving is tried; after that the lease ends by itself
+_LEAVE_S = 10.0  # how long leaving is tried at the most; after that the lease ends by itself
 _LEAVE_RETRY_S = 0.1
 
 
@@ -169,7 +169,7 @@ class Group:
         return next((outcome for outcome in outcomes if outcome is not None), None)
 
     async def _leave(self, shard: int) -> PserverError | None:
-        deadline = Deadline.after(_LEAVE_S)
+        deadline = Deadline.after(min(_LEAVE_S, self._way.settings.timeout_s))
         info = self._way.shards[shard]
         message = build_small(
             pb.LeaveRequest(incarnation=info.incarnation, trainer=self._way.trainer)

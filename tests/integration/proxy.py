@@ -1,8 +1,8 @@
-"""A bad network: a TCP proxy that delays, cuts connections in the middle, and stalls.
+"""A bad network: a TCP proxy that delays, cuts connections in the middle, stalls, is narrow or mute.
 
 It stands between one client and one server, and knows nothing of what it carries. One seed decides
 where connections are cut, so that a run can be repeated as far as timing allows. A thread with its
-own event loop does the work; the test holds the switches.
+own event loop does the work; the test holds the switches. ``rpc_proxy`` is the one that knows calls.
 """
 
 import asyncio
@@ -26,6 +26,8 @@ class Proxy:
         cut_bytes: float | None = None,
         delay_s: float = 0.0,
         stall_bytes: int | None = None,
+        bytes_per_s: float | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         """Say how bad the network is.
 
@@ -35,6 +37,8 @@ class Proxy:
             cut_bytes: mean of the bytes after which a connection is cut, both ways together.
             delay_s: the longest that a chunk is held back.
             stall_bytes: from the client, after which nothing is forwarded any more.
+            bytes_per_s: what passes each way of each connection.
+            host: where it listens.
         """
         self.num_cuts = 0
         self.stalled = threading.Event()
@@ -45,6 +49,10 @@ class Proxy:
         self._cut_bytes = cut_bytes
         self._delay_s = delay_s
         self._stall_bytes = stall_bytes
+        self._bytes_per_s = bytes_per_s
+        self._listen_host = host
+        self._is_mute = False
+        self.num_bytes = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._links: set[asyncio.Task[None]] = set()
@@ -73,9 +81,18 @@ class Proxy:
         """Forward requests only: what the server says from now on is lost."""
         self._loses_replies = True
 
+    def swallow(self) -> None:
+        """Accept connections and forward nothing from now on, either way: a black hole."""
+        self._is_mute = True
+
     def heal(self) -> None:
-        """Cut, delay and lose nothing from now on."""
+        """Cut, delay and lose nothing from now on; what was lost before stays lost."""
         self._cut_bytes, self._delay_s, self._loses_replies = None, 0.0, False
+        self._is_mute, self._bytes_per_s = False, None
+
+    def cut(self) -> None:
+        """Cut every connection, once; new ones are welcome."""
+        asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(WAIT_S)
 
     def open(self) -> None:
         """Listen: on a free port, or again on the one it had."""
@@ -87,13 +104,16 @@ class Proxy:
 
     async def _open(self) -> None:
         port = int(self.endpoint.rpartition(":")[2] or 0)
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
-        self.endpoint = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._accept, self._listen_host, port)
+        self.endpoint = f"{self._listen_host}:{self._server.sockets[0].getsockname()[1]}"
 
     async def _shut(self) -> None:
         if self._server is not None:
             self._server.close()
             self._server = None
+        await self._cut()
+
+    async def _cut(self) -> None:
         for link in list(self._links):
             link.cancel()
         await asyncio.gather(*self._links, return_exceptions=True)
@@ -151,8 +171,11 @@ class Proxy:
                 self.stalled.set()
                 await asyncio.Event().wait()  # until the connection is gone
             num_bytes += len(chunk)
-            if is_reply and self._loses_replies:
+            if self._is_mute or (is_reply and self._loses_replies):
                 continue
+            self.num_bytes += len(chunk)
+            if self._bytes_per_s:
+                await asyncio.sleep(len(chunk) / self._bytes_per_s)
             if self._delay_s:
                 await asyncio.sleep(self._random.random() * self._delay_s)
             left = budget[0]
