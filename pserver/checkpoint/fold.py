@@ -57,6 +57,8 @@ def fold(source: Store, version: str, target: Store) -> Manifest:
             num_shards=last.num_shards,
             cut=last.cut,
             trainers=last.trainers,
+            round=last.round,
+            pushes=last.pushes,
         )
         return publish(target, made, facts, extra=files)
     except BaseException:

@@ -149,6 +149,8 @@ class Manifest(_Entry):
         cut: what is guaranteed of several shards; see ARCHITECTURE.
         tables, shards, files: its parts.
         trainers: what trainers said with it, by their names: steps, data positions.
+        round: of a sync group: the rounds before it are in, on all shards; 0 without one.
+        pushes: of another group: of each trainer, by its uuid, how many pushes are in, on all shards.
     """
 
     format: int = FORMAT
@@ -166,6 +168,8 @@ class Manifest(_Entry):
     shards: list[ShardEntry]
     files: list[FileEntry]
     trainers: dict[str, dict[str, Any]] = {}
+    round: int = 0
+    pushes: dict[str, int] = {}
 
     @property
     def num_rows(self) -> int:

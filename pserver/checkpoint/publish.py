@@ -7,7 +7,7 @@ What always holds: a version is published only if every file of every part lies 
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pserver._version import __version__
@@ -36,6 +36,8 @@ class Facts:
     num_shards: int
     cut: str
     trainers: Mapping[str, dict[str, Any]]
+    round: int = 0
+    pushes: Mapping[str, int] = field(default_factory=dict)
 
 
 def publish(
@@ -78,6 +80,8 @@ def publish(
         shards=[part.shard for part in parts],
         files=files,
         trainers=dict(facts.trainers),
+        round=facts.round,
+        pushes=dict(facts.pushes),
     )
     for shard in range(facts.num_shards):
         store.drop_begun(version, part_name(shard))

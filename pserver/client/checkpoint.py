@@ -30,6 +30,11 @@ _LOOK_FIRST_S = 0.02
 _LOOK_MAX_S = 0.5
 
 ONE_SHARD = "one shard: every push is in whole or not at all"
+ROUNDS = "a sync group: on every shard the rounds before the one named, whole, and nothing else"
+PUSHES = (
+    "a group of trainers: of each trainer its first pushes, as many as are named, whole on every shard, "
+    "and no other; writes from outside of the group as of held shards"
+)
 HELD = (
     "several shards, writes held back while all marked: a push that was acknowledged before is in, one "
     "that was sent later is not; one on its way may be in on some shards"
@@ -120,18 +125,17 @@ class Checkpoints:
         begin = time.monotonic()
         try:
             first = save.begin(mode)
-            if len(self.shards) > 1:
-                save.all("hold")
-            cut_at = max(reply.epoch for reply in first)
-            save.all("cut", epoch=cut_at)
+            marks = save.align()
+            save.all("cut", epoch=max(reply.epoch for reply in first))
             for name, data in (files or {}).items():
                 save.put(name, data)
             done = save.wait()
             save.one(
                 0,
                 "commit",
-                cut=HELD if len(self.shards) > 1 else ONE_SHARD,
+                cut=_guarantee(len(self.shards), marks),
                 trainers=json.dumps(dict(trainers or {})),
+                marks=marks,
             )
         except BaseException:
             with contextlib.suppress(PserverError):
@@ -191,6 +195,15 @@ class Checkpoints:
         )
 
 
+def _guarantee(num_shards: int, marks: pb.GroupMarks) -> str:
+    """Return what the manifest says of a cut."""
+    if num_shards == 1:
+        return ONE_SHARD
+    if marks.round:
+        return ROUNDS
+    return PUSHES if marks.trainers else HELD
+
+
 @dataclass(frozen=True, slots=True)
 class _Steps:
     """The steps of one save or load."""
@@ -213,6 +226,26 @@ class _Steps:
                     f"{other.base}; take a full save"
                 )
         return [first, *others]
+
+    def align(self) -> pb.GroupMarks:
+        """Hold writes back on all shards, then let through what some of them have already.
+
+        Returns:
+            How far each trainer of a group is on all shards then.
+        """
+        if len(self.shards) == 1:
+            return pb.GroupMarks()
+        held = [reply.marks for reply in self.all("hold")]
+        furthest: dict[bytes, int] = {}
+        for mark in (mark for marks in held for mark in marks.trainers):
+            furthest[mark.trainer] = max(furthest.get(mark.trainer, 0), mark.pushes)
+        marks = pb.GroupMarks(
+            round=max(marks.round for marks in held),
+            trainers=[pb.TrainerMark(trainer=name, pushes=n) for name, n in furthest.items()],
+        )
+        if any(marks != other for other in held):
+            self.all("align", marks=marks)
+        return marks
 
     def one(self, shard: int, step: str, **fields: Any) -> pb.SaveReply:
         """Do a step of a save on one shard."""

@@ -23,13 +23,16 @@ from pserver.checkpoint.publish import Facts, publish
 from pserver.checkpoint.store import Store, next_version
 from pserver.checkpoint.tensors import encoded
 from pserver.errors import CheckpointError, RequestError, RestartedError, nearest
-from pserver.server.gate import Gate
+from pserver.server.align import Align, Marks
+from pserver.server.gate import HOLD_S_MAX, Gate
 from pserver.server.save import Save, Shard
 from pserver.table.history import History
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import build_small, parse_small
 
 log = structlog.get_logger(__name__)
+
+_LOOK_S = 0.001  # between two looks at what must come before a cut
 
 IDLE_S = 60.0
 """A save whose client asked for nothing for so long is dropped when another one begins."""
@@ -64,16 +67,17 @@ class Saves:
         durable: what the next delta would be one to; None: a full save must come first.
     """
 
-    def __init__(self, shard: Shard, gate: Gate, *, store: Store | None) -> None:
+    def __init__(self, shard: Shard, gate: Gate, align: Align, *, store: Store | None) -> None:
         """Begin without a save.
 
         Args:
             shard: whose saves these are.
             gate: holds writes back.
+            align: lets those through that the cut must have.
             store: where versions lie; None: there are none here.
         """
         self.durable: Durable | None = None
-        self._shard, self._gate, self._store = shard, gate, store
+        self._shard, self._gate, self._align, self._store = shard, gate, align, store
         self._save: Save | None = None
         self._put: dict[str, bytearray] = {}
         self._extra: dict[str, FileEntry] = {}
@@ -92,6 +96,7 @@ class Saves:
         steps = {
             "begin": self._on_begin,
             "hold": self._on_hold,
+            "align": self._on_align,
             "cut": self._on_cut,
             "look": self._on_look,
             "put": self._on_put,
@@ -150,6 +155,22 @@ class Saves:
         await self._shard.executor.run(lambda: None)
         save.progress.state = "held"
 
+    async def _on_align(self, request: pb.SaveRequest, _: int) -> None:
+        """Let through what other shards have already, and wait until it is here."""
+        save = self._current(request)
+        if save.progress.state != "held":
+            return
+        pushes = {mark.trainer: mark.pushes for mark in request.marks.trainers}
+        limit = Marks(request.marks.round, pushes)
+        self._align.set(limit)
+        self._gate.open()
+        until = time.monotonic() + HOLD_S_MAX
+        while not self._align.is_reached(limit):
+            if time.monotonic() > until:
+                self._align.lift()
+                raise self._align.missing(limit)
+            await asyncio.sleep(_LOOK_S)
+
     async def _on_cut(self, request: pb.SaveRequest, incarnation: int) -> None:
         """Mark the cut, and let writes go on."""
         save = self._current(request)
@@ -165,6 +186,7 @@ class Saves:
             await save.cut(request.epoch, incarnation=incarnation)
         finally:
             self._gate.open()
+            self._align.lift()
         if was_held:
             pause_s = time.perf_counter() - self._held_s
             save.progress.longest_pause_s = max(save.progress.longest_pause_s, pause_s)
@@ -208,6 +230,8 @@ class Saves:
             num_shards=self._shard.num_shards,
             cut=request.cut,
             trainers=json.loads(request.trainers or "{}"),
+            round=request.marks.round,
+            pushes={mark.trainer.hex(): mark.pushes for mark in request.marks.trainers},
         )
         extra = list(self._extra.values())
         manifest = await asyncio.to_thread(publish, save.store, save.version, facts, extra=extra)
@@ -220,6 +244,7 @@ class Saves:
         if save is None or save.save_id != request.save_id:
             return
         self._gate.open()
+        self._align.lift()
         if request.is_durable and save.progress.state in ("done", "published"):
             await self._shard.executor.run(lambda: self._remember(save))
         else:
@@ -284,7 +309,16 @@ class Saves:
             bytes=progress.bytes,
             seconds=progress.seconds,
             longest_pause_s=progress.longest_pause_s,
+            marks=self._marks() if progress.state == "held" else None,
         )
+
+    def _marks(self) -> pb.GroupMarks:
+        """Return how far the trainers are here."""
+        marks = self._align.marks()
+        trainers = [
+            pb.TrainerMark(trainer=uuid, pushes=pushes) for uuid, pushes in marks.pushes.items()
+        ]
+        return pb.GroupMarks(round=marks.round, trainers=trainers)
 
     def _opened(self) -> Store:
         return opened(self._store)

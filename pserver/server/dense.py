@@ -147,6 +147,7 @@ class DenseMethods:
         if is_duplicate:
             self.tallies.pushes_duplicate += 1
         else:
+            self.pushes.align.check(None)
             check(table, write, values)
             # Marked first, as the servicer does: a kernel that raises is not run a second time.
             self.once.mark(push_id)

@@ -60,6 +60,7 @@ class Member:
         last_round: the last one that it sent its part of.
         steps: pushes that it finished, counted from the slowest when it joined.
         pushes: that it finished here.
+        is_amid: whether it began another one, and further messages of it are to come.
         staleness: of its pushes.
     """
 
@@ -72,6 +73,7 @@ class Member:
     last_round: int = 0
     steps: int = 0
     pushes: int = 0
+    is_amid: bool = False
     staleness: Spread = field(default_factory=Spread)
 
     @property

@@ -19,6 +19,7 @@ import numpy as np
 
 from pserver.arrays import Keys
 from pserver.errors import GroupError, ShapeError
+from pserver.server.align import Align
 from pserver.server.bad_values import BadValues
 from pserver.server.geo import GeoMethods
 from pserver.server.members import Member, Members
@@ -49,6 +50,7 @@ class Pushes:
         members: the trainers.
         rounds: where parts wait for each other.
         progress: is told when the slowest trainer moved on.
+        align: has writes wait that a cut is not to have.
         check_incarnation: refuses a request for another process.
         check_keys: refuses keys of another shard.
     """
@@ -61,6 +63,7 @@ class Pushes:
     members: Members
     rounds: Rounds
     progress: Progress
+    align: Align
     check_incarnation: Callable[[int], None]
     check_keys: Callable[[str, Keys], None]
 
@@ -73,6 +76,7 @@ class Pushes:
         self.refuse_in_sync()
         if self.once.is_applied(request.push_id):
             return self._duplicate(request)
+        self.align.check(member)
         targets = self._checked(request)
         # Marked first: should a user's kernel raise, no retry applies the rest a second time.
         self.once.mark(request.push_id)
@@ -83,8 +87,7 @@ class Pushes:
             if isinstance(table, SparseTable):
                 table.version += not request.more
         self.tallies.pushes_applied += 1
-        if member is not None and not request.more:
-            self._count(member, staleness)
+        self._count(member, request, staleness)
         versions = [] if request.more else [table.version for table, _ in targets]
         return build_small(pb.PushReply(versions=versions, staleness=staleness))
 
@@ -160,6 +163,7 @@ class Pushes:
         if self.once.is_applied(request.push_id):
             self.tallies.pushes_duplicate += 1
             return build_small(pb.PushReply(duplicate=True))
+        self.align.check(member, request.stamp.round)
         self.rounds.check_part(member, request.stamp.round)
         mended = self.mended(request)
         self.once.mark(request.push_id)
@@ -215,6 +219,7 @@ class Pushes:
             raise ShapeError("only gradients of dense tables come in a push")
         if self.once.is_applied(request.push_id):
             return self._duplicate(request)
+        self.align.check(member)
         targets = []
         for part in request.tables:
             table = self.registry.get(part.table)
@@ -226,8 +231,7 @@ class Pushes:
             self._note(part, request.push_id)
             table.version += not request.more
         self.tallies.pushes_applied += 1
-        if member is not None and not request.more:
-            self._count(member, 0)
+        self._count(member, request, 0)
         versions = [] if request.more else [table.version for table, _ in targets]
         return build_small(pb.PushReply(versions=versions))
 
@@ -255,8 +259,13 @@ class Pushes:
             return 1.0
         return 1.0 / (1 + staleness)
 
-    def _count(self, member: Member, staleness: int) -> None:
+    def _count(self, member: Member | None, request: PushRequest, staleness: int) -> None:
         """Count a finished push of a trainer, and wake those that wait for the slowest."""
+        if member is None:
+            return
+        member.is_amid = request.more
+        if request.more:
+            return
         slowest = self.members.slowest_step()
         member.pushes += 1
         member.steps += 1

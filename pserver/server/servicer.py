@@ -25,6 +25,7 @@ from pserver.config import MESSAGE_BYTES_MAX
 from pserver.errors import ClusterError, ConfigError, RestartedError, ShapeError, UnavailableError
 from pserver.metrics import Metrics
 from pserver.placement import first_foreign, partitions_of_shard
+from pserver.server.align import Align
 from pserver.server.bad_values import BadValues
 from pserver.server.checkpoint import Saves
 from pserver.server.dense import DenseMethods
@@ -130,6 +131,7 @@ class Servicer:
         self._group = Group(
             self._executor, merge, self._progress, check_incarnation=self._check_incarnation
         )
+        self._align = Align(self._group.members, self._group.rounds, self._progress)
         self._pushes = self._make_pushes()
         self._started_s = time.monotonic()
         groups = group_series(self._group.members, self._group.rounds)
@@ -151,6 +153,7 @@ class Servicer:
             members=self._group.members,
             rounds=self._group.rounds,
             progress=self._progress,
+            align=self._align,
             check_incarnation=self._check_incarnation,
             check_keys=self._check_keys,
         )
@@ -166,7 +169,7 @@ class Servicer:
             executor=self._executor,
             parts={"once": self._once.capture},
         )
-        saves = Saves(owner, self._gate, store=store)
+        saves = Saves(owner, self._gate, self._align, store=store)
         loads = Loads(owner, saves, store=store, new_registry=new_registry, adopt=self._adopt)
         return saves, loads
 

@@ -696,8 +696,24 @@ class StatePart(_message.Message):
     values: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
 
+class GroupMarks(_message.Message):
+    __slots__ = ("round", "trainers")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TRAINERS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    trainers: _containers.RepeatedCompositeFieldContainer[TrainerMark]
+    def __init__(self, round: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerMark, _Mapping]]] = ...) -> None: ...
+
+class TrainerMark(_message.Message):
+    __slots__ = ("trainer", "pushes")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    trainer: bytes
+    pushes: int
+    def __init__(self, trainer: _Optional[bytes] = ..., pushes: _Optional[int] = ...) -> None: ...
+
 class SaveRequest(_message.Message):
-    __slots__ = ("incarnation", "save_id", "step", "version", "mode", "epoch", "is_durable", "cut", "trainers", "name", "data", "more", "offset")
+    __slots__ = ("incarnation", "save_id", "step", "version", "mode", "epoch", "is_durable", "cut", "trainers", "name", "data", "more", "offset", "marks")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -711,6 +727,7 @@ class SaveRequest(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     save_id: str
     step: str
@@ -724,10 +741,11 @@ class SaveRequest(_message.Message):
     data: bytes
     more: bool
     offset: int
-    def __init__(self, incarnation: _Optional[int] = ..., save_id: _Optional[str] = ..., step: _Optional[str] = ..., version: _Optional[str] = ..., mode: _Optional[str] = ..., epoch: _Optional[int] = ..., is_durable: _Optional[bool] = ..., cut: _Optional[str] = ..., trainers: _Optional[str] = ..., name: _Optional[str] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ..., offset: _Optional[int] = ...) -> None: ...
+    marks: GroupMarks
+    def __init__(self, incarnation: _Optional[int] = ..., save_id: _Optional[str] = ..., step: _Optional[str] = ..., version: _Optional[str] = ..., mode: _Optional[str] = ..., epoch: _Optional[int] = ..., is_durable: _Optional[bool] = ..., cut: _Optional[str] = ..., trainers: _Optional[str] = ..., name: _Optional[str] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ..., offset: _Optional[int] = ..., marks: _Optional[_Union[GroupMarks, _Mapping]] = ...) -> None: ...
 
 class SaveReply(_message.Message):
-    __slots__ = ("state", "error", "version", "epoch", "base", "rows", "bytes", "seconds", "longest_pause_s")
+    __slots__ = ("state", "error", "version", "epoch", "base", "rows", "bytes", "seconds", "longest_pause_s", "marks")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -737,6 +755,7 @@ class SaveReply(_message.Message):
     BYTES_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     LONGEST_PAUSE_S_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
     state: str
     error: str
     version: str
@@ -746,7 +765,8 @@ class SaveReply(_message.Message):
     bytes: int
     seconds: float
     longest_pause_s: float
-    def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., base: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., longest_pause_s: _Optional[float] = ...) -> None: ...
+    marks: GroupMarks
+    def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., base: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., longest_pause_s: _Optional[float] = ..., marks: _Optional[_Union[GroupMarks, _Mapping]] = ...) -> None: ...
 
 class LoadRequest(_message.Message):
     __slots__ = ("incarnation", "load_id", "step", "version", "on_mismatch")

@@ -122,9 +122,8 @@ class AsyncMode(GroupMode):
         gradients = merged.gradients
         if self._merge == "mean" and merged.steps > 1:
             gradients.scale(1.0 / merged.steps)
-        # Where steps are counted, each shard must hear of each of them.
-        is_everywhere = self.group.settings.max_staleness is not None
-        step = pserver.Step(gradients.dense, merged.pulled, is_everywhere=is_everywhere)
+        # Each shard must hear of each push: staleness and the cuts of checkpoints count them.
+        step = pserver.Step(gradients.dense, merged.pulled, is_everywhere=True)
         begin = time.perf_counter()
         self._pushed(self.group.start_push(gradients.sparse, step))
         self.times.push_s += time.perf_counter() - begin

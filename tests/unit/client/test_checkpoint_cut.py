@@ -1,13 +1,15 @@
 """A cut under trainers that push without pause: D1, and what several shards guarantee."""
 
+import contextlib
 import threading
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 import pserver
-from tests.unit.checkpoint.helpers import clients, rows_in
+from tests.unit.checkpoint.helpers import clients, manifest_in, rows_in
 
 STEPS_MAX = 2000
 
@@ -100,3 +102,85 @@ def test_a_push_answered_before_the_save_is_in_and_one_sent_after_it_is_not(tmp_
     rows = rows_in(tmp_path, "v00000001")
     assert {np.frombuffer(row["weights"], np.float32)[0] for row in rows.values()} == {-1.0}
     assert len(rows) == keys.size
+
+
+def one_key_a_shard(num_shards: int, trainer: int) -> np.ndarray:
+    """Return a key for each shard, other ones for each trainer."""
+    keys = np.arange(1000 * trainer, 1000 * trainer + 1000, dtype=np.uint64)
+    shards = pserver.shard_of(keys, num_shards)
+    return np.array([keys[shards == shard][0] for shard in range(num_shards)])
+
+
+class Stepper:
+    """A trainer that takes one step after the other, each of which adds 1 to a row on every shard."""
+
+    def __init__(self, group: pserver.Group, keys: np.ndarray, *, is_sync: bool) -> None:
+        self._group, self._keys, self._is_sync = group, keys, is_sync
+        self._stop = threading.Event()
+        self.begun = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(pserver.GroupError):  # it has left
+            number = self._group.first_round
+            while not self._stop.is_set():
+                self._step(number if self._is_sync else 0)
+                number += 1
+                self.begun.set()
+
+    def _step(self, number: int) -> None:
+        step = pserver.Step({}, {}, number, samples=1, is_everywhere=True)
+        minus_one = -np.ones(self._keys.size, np.float32)
+        counts = np.ones(self._keys.size, np.uint32)
+        self._group.start_push({"t": (self._keys, minus_one, counts)}, step)
+        if number:
+            self._group.start_pull({"t": self._keys}, round_number=number + 1).result()
+
+    def end(self) -> None:
+        self._stop.set()
+        if self._is_sync:
+            self._group.leave()
+        self._thread.join()
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_step_is_in_on_all_shards_or_on_none_when_a_group_trains_during_a_save(
+    tmp_path: Path, mode: Literal["async", "sync"]
+) -> None:
+    """Each step of two trainers adds 1 to a row on each of three shards: in every version the rows of a
+    trainer are equal, and the manifest says how many of its steps, or of the rounds, are in.
+    """
+    is_sync = mode == "sync"
+    with clients(tmp_path, 3) as connect:
+        saving = connect()
+        saving.create_table(
+            pserver.TableSpec(
+                name="t", dim=1, optimizer="sgd:lr=1", initializer="zeros", capacity_max=1000
+            )
+        )
+        keys = [one_key_a_shard(3, trainer) for trainer in range(2)]
+        joined = [
+            connect().join(pserver.GroupSettings(mode=mode, trainer_id=trainer, trainers=2))
+            for trainer in range(2)
+        ]
+        steppers = [Stepper(joined[i], keys[i], is_sync=is_sync) for i in range(2)]
+        try:
+            assert all(stepper.begun.wait(30.0) for stepper in steppers)
+            versions = [saving.checkpoints.save().version for _ in range(6)]
+        finally:
+            for stepper in steppers:
+                stepper.end()
+
+    for version in versions:
+        rows = rows_in(tmp_path, version)
+        manifest = manifest_in(tmp_path, version)
+        steps = [
+            [float(np.frombuffer(rows[key]["weights"], np.float32)[0]) for key in own.tolist()]
+            for own in keys
+        ]
+        assert all(len(set(own)) == 1 for own in steps), steps
+        if is_sync:  # a row has half of a round's step, as there are two contributors
+            assert {own[0] for own in steps} == {(manifest.round - joined[0].first_round) / 2}
+        else:
+            assert sorted(manifest.pushes.values()) == sorted(own[0] for own in steps)
