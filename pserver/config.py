@@ -162,7 +162,11 @@ class ClientSettings(Settings):
 
 
 class GroupSettings(Settings):
-    """How a trainer joins its group. All but its id and lease must be the same for all trainers."""
+    """How a trainer joins its group.
+
+    The same for all trainers: mode, trainers, max_staleness, staleness_lr, and in mode sync also
+    sync_divisor, on_missing and barrier_timeout.
+    """
 
     mode: Annotated[
         Literal["sync", "async", "half_async", "geo"],

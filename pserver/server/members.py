@@ -28,9 +28,8 @@ State: TypeAlias = Literal["absent", "live", "expired", "left", "dropped"]
 GONE_MAX = 4096
 """Processes that are remembered as replaced or dropped, about 200 bytes each: four a trainer."""
 
-_AGREED = tuple(
-    name for name in GroupSettings.model_fields if name not in ("trainer_id", "lease_s")
-)
+_AGREED = ("mode", "trainers", "max_staleness", "staleness_lr")
+_AGREED_IN_SYNC = (*_AGREED, "sync_divisor", "on_missing", "barrier_timeout")
 
 
 class TakenError(Exception):
@@ -262,7 +261,8 @@ class Members:
         agreed = self.spec
         if agreed is None:
             return
-        names = [n for n in _AGREED if getattr(agreed, n) != getattr(settings, n)]
+        read = _AGREED_IN_SYNC if agreed.mode == settings.mode == "sync" else _AGREED
+        names = [name for name in read if getattr(agreed, name) != getattr(settings, name)]
         if not names:
             return
         if not any(member.state == "live" for member in self):

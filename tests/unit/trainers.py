@@ -58,16 +58,20 @@ class Trainer:
 
 @contextlib.contextmanager
 def joined(
-    cluster: pserver.Cluster, count: int, *, window: int = 4, timeout_s: float = 30.0, **group: Any
+    cluster: pserver.Cluster,
+    count: int,
+    *,
+    client: pserver.ClientSettings | None = None,
+    **group: Any,
 ) -> Iterator[list[Trainer]]:
     """Yield trainers 0 to count - 1 of one group; ``group`` are its settings."""
     with contextlib.ExitStack() as stack:
-        settings = pserver.ClientSettings(window=window, timeout_s=timeout_s)
+        settings = client or pserver.ClientSettings(timeout_s=30.0)
         clients = [stack.enter_context(cluster.connect(settings=settings)) for _ in range(count)]
         made = []
-        for trainer_id, client in enumerate(clients):
+        for trainer_id, connected in enumerate(clients):
             wanted = {"trainers": count, "trainer_id": trainer_id, **group}
-            made.append(Trainer(client, client.join(pserver.GroupSettings(**wanted))))
+            made.append(Trainer(connected, connected.join(pserver.GroupSettings(**wanted))))
         yield made
 
 

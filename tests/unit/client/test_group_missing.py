@@ -116,7 +116,8 @@ def test_a_barrier_may_take_longer_than_a_call(
 ) -> None:
     """A client that gives a call 0.2 s waits for the others as long as the barrier allows (B6)."""
     monkeypatch.setattr("pserver.server.waiting.HOLD_S", 0.05)
-    with joined(cluster, 2, mode="sync", timeout_s=0.2, barrier_timeout=30.0) as (a, b):
+    hasty = pserver.ClientSettings(timeout_s=0.2)
+    with joined(cluster, 2, client=hasty, mode="sync", barrier_timeout=30.0) as (a, b):
         push(a, 1)
         pending = a.group.start_pull({"t": grads([7], [0.0])[0]}, round_number=2)
         held = 0

@@ -168,7 +168,7 @@ def test_a_round_is_answered_when_the_window_is_one(cluster: pserver.Cluster) ->
             trainer.push({"t": grads([7], [1.0])}, round_number=number)
         trainer.client.flush()
 
-    with joined(cluster, 3, window=1, mode="sync") as trainers:
+    with joined(cluster, 3, client=pserver.ClientSettings(window=1), mode="sync") as trainers:
         at_once(*(functools.partial(train, trainer) for trainer in trainers))
 
         assert trainers[0].pull([7], round_number=21).tolist() == [[-20.0]]
