@@ -51,6 +51,10 @@ def _sparse_facts(client: Client, replies: list[pb.StatsReply]) -> list[dict[str
                     "keys_pulled": table.keys_pulled,
                     "keys_pushed": table.keys_pushed,
                     "occurrences_pushed": table.occurrences_pushed,
+                    "embedx_rows": table.embedx_rows,
+                    "keys_waiting": table.keys_waiting,
+                    "keys_unadmitted": table.keys_unadmitted,
+                    "filter_bytes": table.filter_bytes,
                     "evicted": table.evicted,
                     "shrunk": table.shrunk,
                     "day": table.day,
@@ -58,6 +62,9 @@ def _sparse_facts(client: Client, replies: list[pb.StatsReply]) -> list[dict[str
                 }
             )
     return [_table_fact(specs[name], shards, client.num_shards) for name, shards in held.items()]
+
+
+_SUMMED = ("embedx_rows", "keys_waiting", "keys_unadmitted", "filter_bytes")
 
 
 def _table_fact(spec: TableSpec, shards: list[dict[str, Any]], num_shards: int) -> dict[str, Any]:
@@ -73,6 +80,7 @@ def _table_fact(spec: TableSpec, shards: list[dict[str, Any]], num_shards: int) 
         "bytes": num_bytes,
         "in_force": in_force(spec),
         "bytes_per_row": num_bytes / num_rows if num_rows else None,
+        **{name: sum(shard[name] for shard in shards) for name in _SUMMED},
         "version_min": min(versions),
         "version_max": max(versions),
         "missing_on": sorted(set(range(num_shards)) - present),
@@ -126,16 +134,15 @@ def tables_table(facts: list[dict[str, Any]]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for column in ("dtype", "storage"):
         table.add_column(column, no_wrap=True)
-    for column in ("optimizer", "initializer", "evict", "shrink removes"):
+    for column in ("optimizer", "initializer", "accessor", "admission", "evict", "shrink removes"):
         table.add_column(column, no_wrap=True)
     for fact in facts:
         low, high = fact["version_min"], fact["version_max"]
         versions = f"{low}" if low == high else f"{low}..{high}"
         if fact["kind"] == "dense":
             length, rule = f"{fact['length']:,}", fact["optimizer"]
-            blanks = ("-",) * 4
             table.add_row(
-                fact["name"], "dense", "-", length, "-", versions, *blanks, rule, *blanks[1:]
+                fact["name"], "dense", "-", length, "-", versions, *"----", rule, *"-----"
             )
             continue
         per_row = fact["bytes_per_row"]
@@ -152,10 +159,27 @@ def tables_table(facts: list[dict[str, Any]]) -> Table:
             fact["storage"],
             fact["optimizer"],
             fact["initializer"],
+            _accessor_text(fact),
+            _admission_text(fact),
             fact["evict"],
             fact["in_force"]["shrink"],
         )
     return table
+
+
+def _accessor_text(fact: dict[str, Any]) -> str:
+    """Return a table's accessor, and how many rows have their second part."""
+    if fact["accessor"] == "plain":
+        return "plain"
+    return f"{fact['accessor']} ({fact['embedx_rows']:,} rows with embedx)"
+
+
+def _admission_text(fact: dict[str, Any]) -> str:
+    """Return a table's admission, and how many keys wait for it."""
+    if fact["admission"] == "always":
+        return "always"
+    waiting = f"{fact['keys_waiting']:,} keys wait, " if fact["keys_waiting"] else ""
+    return f"{fact['admission']} ({waiting}{fact['keys_unadmitted']:,} gradients dropped)"
 
 
 def warnings(facts: list[dict[str, Any]]) -> list[str]:
@@ -207,6 +231,10 @@ def inspected_facts(found: Inspected) -> dict[str, Any]:
         "version": found.version,
         "would_go": found.would_go,
         "why": found.why,
+        "words": dict(found.words),
+        "counted": None if found.counted is None else dict(found.counted),
+        "score": found.score,
+        "has_embedx": found.has_embedx,
     }
 
 
@@ -225,16 +253,27 @@ def inspected_lines(found: Inspected) -> list[str]:
         ]
         if not found.state:
             pairs.append(("state", "none"))
+        if found.words:
+            words = (f"{name} {value:g}" for name, value in found.words.items())
+            pairs.append(("words", ", ".join(words)))
+        if found.score is not None:
+            has = "has embedx" if found.has_embedx else "no embedx yet: it reads as 0"
+            pairs.append(("score", f"{found.score:g}; {has}"))
         if found.why:
             pairs.append(
                 ("shrink", f"{'would remove it' if found.would_go else 'keeps it'}: {found.why}")
             )
     else:
-        pairs += [
-            ("row", "none; a pull or push would make one"),
-            ("first weights", _floats(found.weights)),
-        ]
+        pairs += [("row", _no_row(found)), ("reads as", _floats(found.weights))]
     return _aligned(pairs)
+
+
+def _no_row(found: Inspected) -> str:
+    """Return why a key has no row."""
+    if found.counted is None:
+        return "none; a pull or push would make one"
+    counted = ", ".join(f"{name} {value:g}" for name, value in found.counted.items())
+    return f"none; not admitted yet, counted so far: {counted or 'nothing'}"
 
 
 def plan_lines(plan: Plan) -> list[str]:

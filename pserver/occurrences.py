@@ -45,6 +45,13 @@ class Occurrences:
     clicks: Floats = field(default_factory=lambda: NO_FLOATS)
     slots: Uint32s = field(default_factory=lambda: NO_SLOTS)
 
+    @property
+    def num_said(self) -> int:
+        """Return how many things are said of each key."""
+        return sum(
+            map(bool, (self.counts.size, self.shows.size, self.clicks.size, self.slots.size))
+        )
+
     def counted(self, num_keys: int) -> Counts:
         """Return the occurrences of each key, read-only."""
         counts = self.counts if self.counts.size else np.ones(num_keys, np.uint32)

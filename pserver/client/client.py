@@ -36,6 +36,7 @@ from pserver.client.pending import PendingPull, PendingPush, Reply, Unwaited, wa
 from pserver.client.route import Router
 from pserver.client.runtime import Runtime
 from pserver.client.sendqueue import SendQueue
+from pserver.client.shown import Shown, pull_shown
 from pserver.client.specs import Specs
 from pserver.client.way import Way
 from pserver.config import ClientSettings, GroupSettings
@@ -164,6 +165,10 @@ class Client:
         """
         return self._read(table, keys, creates=False)
 
+    def pull_shown(self, table: str, keys: ArrayLike) -> Shown:
+        """Read shows and clicks with the weights; as ``pull``, of tables whose accessor is ctr."""
+        return pull_shown(self._way, table, keys)
+
     def _read(self, table: str, keys: ArrayLike, *, creates: bool) -> NDArray[np.float32]:
         distinct = dedupe(as_keys(keys, where=f"pull {table!r}"))
         start = self.start_pull if creates else self.start_peek
@@ -191,8 +196,16 @@ class Client:
 
     # --- writing ------------------------------------------------------------------------------
 
-    def push(
-        self, table: str, keys: ArrayLike, grads: ArrayLike, *, counts: ArrayLike | None = None
+    def push(  # noqa: PLR0913 - what can be said of keys, by name
+        self,
+        table: str,
+        keys: ArrayLike,
+        grads: ArrayLike,
+        *,
+        counts: ArrayLike | None = None,
+        shows: ArrayLike | None = None,
+        clicks: ArrayLike | None = None,
+        slots: ArrayLike | None = None,
     ) -> int:
         """Send gradients and wait until every shard applied them.
 
@@ -203,6 +216,9 @@ class Client:
             keys: (N,) integers, repeats allowed.
             grads: (N, dim) floats, finite.
             counts: (N,) occurrences that each entry stands for, 1 each if not given.
+            shows: (N,) numbers; not given: the counts.
+            clicks: (N,) numbers; not given: 0.
+            slots: (N,) integers; not given: rows keep theirs; of repeats the last one counts.
 
         Returns:
             The lowest version that a shard reported after applying.
@@ -215,7 +231,8 @@ class Client:
             DeadlineError: not all shards answered in time; the message names one that did not.
                 Whether it applied its part is not known.
         """
-        return self._write("Push", table, keys, grads, counts).result()
+        said = {"counts": counts, "shows": shows, "clicks": clicks, "slots": slots}
+        return self._write("Push", table, keys, grads, said).result()
 
     def assign(self, table: str, keys: ArrayLike, weights: ArrayLike) -> int:
         """Write weights as they are and wait until every shard has; optimizer state stays.
@@ -228,14 +245,14 @@ class Client:
         Raises:
             ShapeError: a key is repeated, or the shapes disagree. Nothing was sent.
         """
-        return self._write("Assign", table, keys, weights, None).result()
+        return self._write("Assign", table, keys, weights, {}).result()
 
     def start_push(self, gradients: Mapping[str, Gradients]) -> PendingPush:
         """Send gradients of one or several tables and do not wait.
 
         Args:
             gradients: table name to (U,) distinct uint64 keys, (U * dim,) float32 gradients and
-                (U,) uint32 counts (or none). Copied before this returns.
+                (U,) uint32 counts, or none, or ``Occurrences``. Copied before this returns.
 
         Returns:
             What is on its way. A failure is also raised by the next ``start_push`` or ``flush``.
@@ -267,7 +284,7 @@ class Client:
         table: str,
         keys: ArrayLike,
         values: ArrayLike,
-        counts: ArrayLike | None,
+        said: Mapping[str, ArrayLike | None],
     ) -> PendingPush:
         """Make a caller's arrays exact and distinct, and send them."""
         self._check_open()
@@ -278,7 +295,7 @@ class Client:
         if method == "Assign":
             written = as_assigned(given, values, dim=dim, where=where)
         else:
-            written = as_gradients(given, values, counts, dim=dim, where=where)
+            written = as_gradients(given, values, said, dim=dim, where=where)
         return start_write(self._way, method, {table: written}, deadline=self._way.deadline())
 
     # --- dense tables -------------------------------------------------------------------------

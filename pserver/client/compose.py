@@ -12,10 +12,12 @@ import numpy as np
 from pserver.arrays import Floats, Keys, RowIds
 from pserver.client.gradients import Gradients
 from pserver.client.route import Cargo, cargoes, naming_all_last
+from pserver.client.said import said_of
 from pserver.config import PART_BYTES_MAX
 from pserver.kernel import rows
+from pserver.occurrences import Occurrences
 from pserver.spec import TableSpec
-from pserver.wire import PushId, Stamp, TableSize, build_pull, build_push
+from pserver.wire import PushId, Stamp, TablePush, TableSize, build_pull, build_push
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,18 @@ def _copy_rows(values: Floats, dim: int, order: RowIds, out: Floats) -> None:
         rows.take(values, dim, order, out)
 
 
+def _copy_said(said: Occurrences, order: RowIds, block: TablePush) -> None:
+    """Write what is said of the keys ``order``."""
+    if said.counts.size:
+        rows.pick_counts(said.counts, order, block.counts)
+    if said.shows.size:
+        _copy_rows(said.shows, 1, order, block.shows)
+    if said.clicks.size:
+        _copy_rows(said.clicks, 1, order, block.clicks)
+    if said.slots.size:
+        rows.pick_counts(said.slots, order, block.slots)
+
+
 def pull_message(
     incarnation: int,
     tables: Sequence[tuple[str, RowIds]],
@@ -94,6 +108,7 @@ def pull_message(
     *,
     creates: bool,
     asker: Asker = NOBODY,
+    shown: bool = False,
 ) -> bytes:
     """Return the bytes of one pull or peek.
 
@@ -103,8 +118,9 @@ def pull_message(
         keys: the batch's (U,) keys of each table.
         creates: whether keys without a row get one.
         asker: for whom.
+        shown: whether shows and clicks are asked for too.
     """
-    sizes = [(name, creates, order.size) for name, order in tables]
+    sizes = [(name, creates, order.size, shown) for name, order in tables]
     message, blocks = build_pull(
         incarnation, sizes, trainer=asker.trainer, round_number=asker.round
     )
@@ -132,8 +148,11 @@ def push_messages(
         gradients: the batch's arrays of each table.
         extra: what it carries beside them.
     """
-    # A key takes 8 bytes, 4 for its count, and its values.
-    key_bytes = [12 + 4 * spec.dim for spec, _ in tables]
+    # A key takes 8 bytes, its values, and 4 for each thing said of it: its count at least.
+    num_said = [max(1, said_of(gradients[spec.name][2]).num_said) for spec, _ in tables]
+    key_bytes = [
+        8 + 4 * spec.dim + 4 * count for (spec, _), count in zip(tables, num_said, strict=True)
+    ]
     parts = list(
         cargoes(
             [(orders[shard], size) for (_, orders), size in zip(tables, key_bytes, strict=True)]
@@ -185,26 +204,29 @@ def push_message(
         beside: dense gradients, versions + 1 that were pulled, and the round.
     """
     dense, pulled, stamp = beside
+    said = [said_of(gradients[spec.name][2]) for spec, _ in tables]
     sizes = [
         TableSize(
             spec.name,
             order.size,
             order.size * spec.dim,
-            order.size if gradients[spec.name][2].size else 0,
+            order.size * (one.counts.size > 0),
             pulled=pulled.get(spec.name, 0),
+            num_shows=order.size * (one.shows.size > 0),
+            num_clicks=order.size * (one.clicks.size > 0),
+            num_slots=order.size * (one.slots.size > 0),
         )
-        for spec, order in tables
+        for (spec, order), one in zip(tables, said, strict=True)
     ]
     sizes += [
         TableSize(b.table, 0, b.grads.size, 0, b.part + 1, pulled.get(b.table, 0)) for b in dense
     ]
     message, blocks = build_push(incarnation, push_id, sizes, more=more, stamp=stamp)
-    for (spec, order), block in zip(tables, blocks, strict=False):
-        keys, values, counts = gradients[spec.name]
+    for (spec, order), one, block in zip(tables, said, blocks, strict=False):
+        keys, values, _ = gradients[spec.name]
         _copy_keys(keys, order, block.keys)
         _copy_rows(values, spec.dim, order, block.values)
-        if counts.size:
-            rows.pick_counts(counts, order, block.counts)
+        _copy_said(one, order, block)
     for given, block in zip(dense, blocks[len(tables) :], strict=True):
         block.values[:] = given.grads
     return message

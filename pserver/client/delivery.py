@@ -57,6 +57,7 @@ def start_read(
     creates: bool,
     deadline: Deadline,
     asker: Asker = NOBODY,
+    shown: bool = False,
 ) -> PendingPull:
     """Ask for rows and do not wait; see ``Client.start_pull``.
 
@@ -66,6 +67,7 @@ def start_read(
         creates: whether keys without a row get one.
         deadline: when to give up.
         asker: for whom.
+        shown: whether shows and clicks are asked for too.
     """
     names = list(keys)
     specs = [way.spec(name) for name in names]
@@ -75,10 +77,13 @@ def start_read(
     shards = []
     orders = [way.router.split(keys[name]) for name in names]
     for shard, info in enumerate(way.shards):
-        parts = [(o[shard], 8 + 4 * s.dim) for o, s in zip(orders, specs, strict=True)]
+        key_bytes = 16 if shown else 8
+        parts = [(o[shard], key_bytes + 4 * s.dim) for o, s in zip(orders, specs, strict=True)]
         for cargo in cargoes(parts):
             tables = [(names[index], order) for index, order in cargo.tables]
-            message = pull_message(info.incarnation, tables, keys, creates=creates, asker=asker)
+            message = pull_message(
+                info.incarnation, tables, keys, creates=creates, asker=asker, shown=shown
+            )
             sent.append((cargo, way.put(shard, "Pull", message, deadline)))
             shards.append(shard)
     shapes = [(keys[s.name].size, s.dim) for s in specs]

@@ -5,32 +5,39 @@ Rooms before and after: ``inputs`` makes a caller's arrays exact, ``dedupe`` fin
 itself, and only its shapes are checked: the kernels behind read as far as the keys say.
 """
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pserver.arrays import Counts, Floats, Keys
-from pserver.client.inputs import as_block, as_counts
+from pserver.arrays import Floats, Keys
+from pserver.client.inputs import as_block
+from pserver.client.said import Said, as_said, check_said, summed
 from pserver.errors import ShapeError
 from pserver.kernel import rows
 from pserver.kernel.dedupe import dedupe
+from pserver.occurrences import NO_COUNTS
 
-Gradients: TypeAlias = tuple[Keys, Floats, Counts]
-"""What is pushed to one table: (U,) distinct keys, (U * dim,) gradients, (U,) or (0,) counts."""
-
-_COUNT_MAX = 2**32 - 1
+Gradients: TypeAlias = tuple[Keys, Floats, Said]
+"""What is pushed to one table: (U,) distinct keys, (U * dim,) gradients, and what is said of the keys:
+(U,) or (0,) counts, or ``Occurrences``."""
 
 
 def as_gradients(
-    keys: Keys, grads: ArrayLike, counts: ArrayLike | None, *, dim: int, where: str
+    keys: Keys,
+    grads: ArrayLike,
+    given: Mapping[str, ArrayLike | None],
+    *,
+    dim: int,
+    where: str,
 ) -> Gradients:
-    """Return each key once, with the sums of its gradients and of its occurrences.
+    """Return each key once, with the sums of its gradients and of what is said of it.
 
     Args:
         keys: (N,) uint64, repeats allowed.
         grads: (N, dim) floats.
-        counts: (N,) occurrences that each entry stands for, or None for 1 each.
+        given: (N,) counts, shows, clicks and slots by name, or None each; see ``Client.push``.
         dim: of the table.
         where: named in an error.
 
@@ -39,19 +46,13 @@ def as_gradients(
     """
     block = as_block(grads, num_keys=keys.size, dim=dim, where=where, what="grads")
     distinct = dedupe(keys)
-    sums = distinct.counts
-    if counts is not None:
-        given = as_counts(counts, num_keys=keys.size, where=where)
-        totals = np.bincount(distinct.inverse, given, minlength=distinct.keys.size)
-        if totals.size and totals.max() > _COUNT_MAX:
-            key = distinct.keys[int(np.argmax(totals))]
-            raise ShapeError(f"{where}: counts of key {key} add up to more than 2^32 - 1")
-        sums = totals.astype(np.uint32)
+    said = as_said(given, num_keys=keys.size, where=where)
+    sums = summed(said, distinct, where=where)
     if distinct.keys.size == keys.size:
         return distinct.keys, block, sums
-    summed = np.zeros(distinct.keys.size * dim, np.float32)
-    rows.sum_repeats(distinct.inverse, block, dim, summed)
-    return distinct.keys, summed, sums
+    total = np.zeros(distinct.keys.size * dim, np.float32)
+    rows.sum_repeats(distinct.inverse, block, dim, total)
+    return distinct.keys, total, sums
 
 
 def as_assigned(keys: Keys, weights: ArrayLike, *, dim: int, where: str) -> Gradients:
@@ -65,7 +66,7 @@ def as_assigned(keys: Keys, weights: ArrayLike, *, dim: int, where: str) -> Grad
     if distinct.keys.size < keys.size:
         repeated = distinct.keys[int(np.argmax(distinct.counts > 1))]
         raise ShapeError(f"{where}: key {repeated} is given twice; which one is meant?")
-    return keys, block, np.empty(0, np.uint32)
+    return keys, block, NO_COUNTS
 
 
 def check_keys(keys: Keys, *, where: str) -> None:
@@ -83,14 +84,13 @@ def check_gradients(gradients: Gradients, *, dim: int, where: str) -> None:
     Raises:
         ShapeError: which of them, what must hold and what came.
     """
-    keys, grads, counts = gradients
+    keys, grads, said = gradients
     check_keys(keys, where=where)
     _check_array(grads, np.float32, where=where, what="grads")
-    _check_array(counts, np.uint32, where=where, what="counts")
-    if grads.size != keys.size * dim or counts.size not in (0, keys.size):
+    check_said(said, keys, where=where)
+    if grads.size != keys.size * dim:
         raise ShapeError(
-            f"{where}: {keys.size} keys of dim {dim} need {keys.size * dim} grads and 0 or "
-            f"{keys.size} counts, got {grads.size} and {counts.size}"
+            f"{where}: {keys.size} keys of dim {dim} need {keys.size * dim} grads, got {grads.size}"
         )
 
 

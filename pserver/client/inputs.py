@@ -84,8 +84,8 @@ def as_block(values: ArrayLike, *, num_keys: int, dim: int, where: str, what: st
     return np.ascontiguousarray(array, np.float32).reshape(-1)
 
 
-def as_counts(values: ArrayLike, *, num_keys: int, where: str) -> Counts:
-    """Return occurrences as a contiguous (num_keys,) uint32 array.
+def as_counts(values: ArrayLike, *, num_keys: int, where: str, what: str = "counts") -> Counts:
+    """Return occurrences, or slots, as a contiguous (num_keys,) uint32 array.
 
     Raises:
         ShapeError: another length, no integers, or a count under 0 or over 2^32 - 1.
@@ -93,9 +93,9 @@ def as_counts(values: ArrayLike, *, num_keys: int, where: str) -> Counts:
     array = np.asarray(values)
     if array.dtype.kind not in "iu" or array.shape != (num_keys,):
         raise ShapeError(
-            f"{where}: counts must be ({num_keys},) integers, got {array.shape} {array.dtype}"
+            f"{where}: {what} must be ({num_keys},) integers, got {array.shape} {array.dtype}"
         )
     if array.size and (int(array.min()) < 0 or int(array.max()) > 2**32 - 1):
         bad = array[(array < 0) | (array > 2**32 - 1)][0]
-        raise ShapeError(f"{where}: counts must be in [0, 2^32 - 1], got {bad}")
+        raise ShapeError(f"{where}: {what} must be in [0, 2^32 - 1], got {bad}")
     return np.ascontiguousarray(array, np.uint32)

@@ -38,6 +38,11 @@ class Inspected:
         version: pushes that the shard has applied to the table.
         would_go: whether the next day's shrink would remove the row as it is now.
         why: the reason, for or against; empty where rows never go by day, and without a row.
+        words: what a row keeps beside them, by name; empty without a row.
+        counted: what admission counted of a key without a row, by name; None where a key without a
+            row needs no admission.
+        score: of a row of ctr; None of others.
+        has_embedx: whether a row of ctr has its second part; without it, those weights are 0.
     """
 
     table: str
@@ -53,6 +58,10 @@ class Inspected:
     version: int
     would_go: bool
     why: str
+    words: Mapping[str, float]
+    counted: Mapping[str, float] | None
+    score: float | None
+    has_embedx: bool
 
 
 def as_key(value: int | np.integer, *, where: str) -> Keys:
@@ -86,6 +95,10 @@ def inspected(request: pb.InspectRequest, reply: pb.InspectReply, info: ShardInf
         version=reply.version,
         would_go=reply.would_go,
         why=reply.why,
+        words={word.name: word.value for word in reply.words},
+        counted={word.name: word.value for word in reply.counted} if reply.is_waiting else None,
+        score=reply.score if reply.HasField("score") else None,
+        has_embedx=reply.has_embedx,
     )
 
 

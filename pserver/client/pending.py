@@ -70,8 +70,20 @@ class PendingPull:
         Raises:
             PserverError: the first failure among the shards.
         """
+        (weights,) = self.results("weights")
+        return weights
+
+    def results(self, *names: str) -> list[list[NDArray[np.float32]]]:
+        """Wait, and return each of what was asked for: "weights", "shows", "clicks".
+
+        Returns:
+            For each name, (U, dim) of each table as ``result`` has it; dim 1 but for weights.
+        """
         answers = self._answers()
-        return [self._merge(table_index, answers) for table_index in range(len(self.shapes))]
+        return [
+            [self._merge(index, answers, name) for index in range(len(self.shapes))]
+            for name in names
+        ]
 
     def versions(self) -> list[dict[int, int]]:
         """Return, for each table, the version of the rows of each shard that has some of them.
@@ -101,12 +113,13 @@ class PendingPull:
         return tables
 
     def _merge(
-        self, table_index: int, answers: Sequence[tuple[Cargo, Sequence[TableRows]]]
+        self, table_index: int, answers: Sequence[tuple[Cargo, Sequence[TableRows]]], name: str
     ) -> NDArray[np.float32]:
         """Put the blocks of one table back into the order of its keys."""
         count, dim = self.shapes[table_index]
+        dim = dim if name == "weights" else 1
         blocks: list[tuple[RowIds, NDArray[np.float32]]] = [
-            (order, table.weights)
+            (order, getattr(table, name))
             for cargo, tables in answers
             for (index, order), table in zip(cargo.tables, tables, strict=True)
             if index == table_index

@@ -15,6 +15,7 @@ from pserver._version import __version__
 from pserver.metrics import Recent
 from pserver.placement import NUM_PARTITIONS, PLACEMENT_VERSION
 from pserver.server.bad_values import BadValues
+from pserver.table.ctr import CtrSlab
 from pserver.table.dense import DenseTable
 from pserver.table.sparse import SparseTable
 from pserver.v1 import pserver_pb2 as pb
@@ -108,7 +109,7 @@ def stats(report: Report, methods: Iterable[Recent]) -> pb.StatsReply:
 
 
 def _table_stats(table: SparseTable, report: Report) -> pb.TableStats:
-    name, tallies = table.spec.name, report.tallies
+    name, tallies, gate = table.spec.name, report.tallies, table.gate
     bad = report.bad_values.of(name)
     return pb.TableStats(
         table=name,
@@ -118,6 +119,10 @@ def _table_stats(table: SparseTable, report: Report) -> pb.TableStats:
         keys_pulled=tallies.keys_pulled.get(name, 0),
         keys_pushed=tallies.keys_pushed.get(name, 0),
         occurrences_pushed=tallies.occurrences_pushed.get(name, 0),
+        embedx_rows=table.slab.num_embedx if isinstance(table.slab, CtrSlab) else 0,
+        keys_waiting=0 if gate is None else gate.filter.num_keys,
+        keys_unadmitted=0 if gate is None else gate.keys_dropped,
+        filter_bytes=0 if gate is None else gate.filter.num_bytes,
         bad_pushes=report.bad_values.total(name),
         bad_pushes_of=[
             pb.BadPushes(trainer=trainer, pushes=entry.pushes, last=entry.last)

@@ -48,6 +48,7 @@ from pserver.server.waiting import Progress, Waiting
 from pserver.status import to_status
 from pserver.table import shrink
 from pserver.table.registry import Registry
+from pserver.table.shown import check_shown, read_shown
 from pserver.table.storage import MEMORY_ONLY, Storage
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import build_pull_reply, parse_pull
@@ -288,20 +289,29 @@ class Servicer:
         for part, table in pairs:
             if part.create:
                 table.check_pull(part.keys)
-        reply_bytes = sum(4 * part.keys.size * table.spec.dim for part, table in pairs)
+            if part.shown:
+                check_shown(table)
+        reply_bytes = sum(
+            4 * part.keys.size * (table.spec.dim + 2 * part.shown) for part, table in pairs
+        )
         if reply_bytes > MESSAGE_BYTES_MAX:
             raise ShapeError(
                 f"pull: {reply_bytes} bytes of weights were asked for in one message, "
                 f"at most {MESSAGE_BYTES_MAX} are sent; ask for them in parts"
             )
         reply, blocks = build_pull_reply(
-            [(table.version, part.keys.size * table.spec.dim) for part, table in pairs]
+            [
+                (table.version, part.keys.size * table.spec.dim, part.keys.size * part.shown)
+                for part, table in pairs
+            ]
         )
         for (part, table), block in zip(pairs, blocks, strict=True):
             if part.create:
                 table.pull(part.keys, block.weights)
             else:
                 table.peek(part.keys, block.weights)
+            if part.shown:
+                read_shown(table, part.keys, block.shows, block.clicks)
             self._tallies.keys_pulled[part.table] += part.keys.size
         return reply
 
@@ -317,12 +327,20 @@ class Servicer:
             weights = np.empty(table.spec.dim, np.float32)
             table.peek(keys, weights)
             reply.weights.extend(weights.tolist())
+            reply.is_waiting = table.gate is not None
+            counted = {} if table.gate is None else table.gate.filter.record(request.key)
+            for name, value in counted.items():
+                reply.counted.add(name=name, value=value)
         else:
             reply.has_row, reply.epoch = True, row.epoch
             reply.would_go, reply.why = shrink.verdict(table, row)
             reply.weights.extend(row.weights.tolist())
             for name, values in row.state.items():
                 reply.state.add(name=name, values=values.tolist())
+            for name, value in row.fields.items():
+                reply.words.add(name=name, value=value)
+            if row.score is not None:
+                reply.score, reply.has_embedx = row.score, bool(row.has_embedx)
         return build_small(reply)
 
     def _adopt(self, registry: Registry, parts: Mapping[str, NDArray[Any]]) -> list[str]:

@@ -149,23 +149,18 @@ class SparseTable:
             out: (U * dim,) float32, written.
         """
         assert out.size == keys.size * self.spec.dim
-        keys = read_only(keys)
-        row_ids = np.empty(keys.size, np.int64)
-        missing = self._index.find(keys, row_ids)
+        row_ids = self.find(keys)
         self._slab.gather(row_ids, out)
-        if missing:
-            where = np.flatnonzero(row_ids < 0)
-            if self.spec.unknown_reads == "zeros":
-                out.reshape(keys.size, self.spec.dim)[where] = 0.0
-                return
-            self._slab.preview_first(self._initializer, keys, where, out)
+        where = np.flatnonzero(row_ids < 0)
+        if where.size and self.spec.unknown_reads == "zeros":
+            out.reshape(keys.size, self.spec.dim)[where] = 0.0
+        elif where.size:
+            self._slab.preview_first(self._initializer, read_only(keys), where, out)
 
     def row(self, key: int) -> Row | None:
         """Return a copy of the row of a key, or None where it has none; changes nothing."""
-        row_ids = np.empty(1, np.int64)
-        if self._index.find(read_only(np.array([key], np.uint64)), row_ids):
-            return None
-        return row_of(int(row_ids[0]), self._slab, self.fields, self.accessor)
+        row_id = int(self.find(np.array([key], np.uint64))[0])
+        return None if row_id < 0 else row_of(row_id, self._slab, self.fields, self.accessor)
 
     def stop(self, why: str) -> None:
         """Take no more pushes, until ``clear``. The first reason stays."""
@@ -266,9 +261,7 @@ class SparseTable:
         """
         keys = read_only(keys)
         if self.watch is not None:
-            row_ids = np.empty(keys.size, np.int64)
-            self._index.find(keys, row_ids)
-            self.watch.before_erase(keys, row_ids)
+            self.watch.before_erase(keys, self.find(keys))
         if self.gate is not None:
             self.gate.filter.forget(keys)
         num_erased = self._index.erase(keys)
@@ -315,6 +308,12 @@ class SparseTable:
     def slab(self) -> AnySlab:
         """Return what holds the rows."""
         return self._slab
+
+    def find(self, keys: Keys) -> RowIds:
+        """Return the (U,) row id of each key, -1 where it has no row."""
+        row_ids = np.empty(keys.size, np.int64)
+        self._index.find(read_only(keys), row_ids)
+        return row_ids
 
     def entries(self, partition: int) -> tuple[Keys, RowIds]:
         """Return the keys and row ids of a partition, in no order."""

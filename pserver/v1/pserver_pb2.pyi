@@ -653,7 +653,7 @@ class InspectRequest(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., table: _Optional[str] = ..., key: _Optional[int] = ...) -> None: ...
 
 class InspectReply(_message.Message):
-    __slots__ = ("has_row", "weights", "state", "epoch", "table_epoch", "version", "would_go", "why", "words", "counted", "score", "has_embedx")
+    __slots__ = ("has_row", "weights", "state", "epoch", "table_epoch", "version", "would_go", "why", "words", "counted", "score", "has_embedx", "is_waiting")
     HAS_ROW_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -666,6 +666,7 @@ class InspectReply(_message.Message):
     COUNTED_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     HAS_EMBEDX_FIELD_NUMBER: _ClassVar[int]
+    IS_WAITING_FIELD_NUMBER: _ClassVar[int]
     has_row: bool
     weights: _containers.RepeatedScalarFieldContainer[float]
     state: _containers.RepeatedCompositeFieldContainer[StatePart]
@@ -678,7 +679,8 @@ class InspectReply(_message.Message):
     counted: _containers.RepeatedCompositeFieldContainer[Word]
     score: float
     has_embedx: bool
-    def __init__(self, has_row: _Optional[bool] = ..., weights: _Optional[_Iterable[float]] = ..., state: _Optional[_Iterable[_Union[StatePart, _Mapping]]] = ..., epoch: _Optional[int] = ..., table_epoch: _Optional[int] = ..., version: _Optional[int] = ..., would_go: _Optional[bool] = ..., why: _Optional[str] = ..., words: _Optional[_Iterable[_Union[Word, _Mapping]]] = ..., counted: _Optional[_Iterable[_Union[Word, _Mapping]]] = ..., score: _Optional[float] = ..., has_embedx: _Optional[bool] = ...) -> None: ...
+    is_waiting: bool
+    def __init__(self, has_row: _Optional[bool] = ..., weights: _Optional[_Iterable[float]] = ..., state: _Optional[_Iterable[_Union[StatePart, _Mapping]]] = ..., epoch: _Optional[int] = ..., table_epoch: _Optional[int] = ..., version: _Optional[int] = ..., would_go: _Optional[bool] = ..., why: _Optional[str] = ..., words: _Optional[_Iterable[_Union[Word, _Mapping]]] = ..., counted: _Optional[_Iterable[_Union[Word, _Mapping]]] = ..., score: _Optional[float] = ..., has_embedx: _Optional[bool] = ..., is_waiting: _Optional[bool] = ...) -> None: ...
 
 class Word(_message.Message):
     __slots__ = ("name", "value")

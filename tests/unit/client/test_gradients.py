@@ -15,6 +15,10 @@ entries = st.lists(
 )
 
 
+def said(counts: Any) -> dict[str, Any]:
+    return {"counts": counts, "shows": None, "clicks": None, "slots": None}
+
+
 @given(entries)
 def test_repeats_are_summed(batch: list[tuple[int, int, int]]) -> None:
     """Gradients and counts of one key add up, as a dict adds them up."""
@@ -27,8 +31,9 @@ def test_repeats_are_summed(batch: list[tuple[int, int, int]]) -> None:
     grads = np.array([[grad, -grad] for _, grad, _ in batch], np.float32).reshape(-1, 2)
     counts = np.array([count for _, _, count in batch], np.int64)
 
-    found, block, totals = as_gradients(keys, grads, counts, dim=2, where="push")
+    found, block, totals = as_gradients(keys, grads, said(counts), dim=2, where="push")
 
+    assert isinstance(totals, np.ndarray)
     assert found.tolist() == list(sums)
     assert block.reshape(-1, 2).tolist() == [[grad, -grad] for grad, _ in sums.values()]
     assert totals.tolist() == [count for _, count in sums.values()]
@@ -39,8 +44,9 @@ def test_each_entry_counts_once_when_no_counts_are_given() -> None:
     """Without counts a key counts as often as it stands in the batch."""
     keys = np.array([5, 6, 5], np.uint64)
 
-    _, _, counts = as_gradients(keys, np.zeros((3, 1)), None, dim=1, where="push")
+    _, _, counts = as_gradients(keys, np.zeros((3, 1)), said(None), dim=1, where="push")
 
+    assert isinstance(counts, np.ndarray)
     assert counts.tolist() == [2, 1]
 
 
@@ -49,7 +55,7 @@ def test_counts_are_refused_when_their_sum_does_not_fit() -> None:
     keys = np.array([5, 6, 6], np.uint64)
 
     with pytest.raises(ShapeError, match="counts of key 6 add up to more"):
-        as_gradients(keys, np.zeros((3, 1)), [1, 2**31, 2**31], dim=1, where="push 'ads'")
+        as_gradients(keys, np.zeros((3, 1)), said([1, 2**31, 2**31]), dim=1, where="push 'ads'")
 
 
 def test_repeats_are_refused_when_weights_are_assigned() -> None:
@@ -79,9 +85,9 @@ def test_exact_arrays_are_accepted() -> None:
         ((np.arange(4, dtype=np.uint64)[::2], GRADS, COUNTS), "keys must be a contiguous"),
         ((KEYS, GRADS.astype(np.float64), COUNTS), "grads must be .* float32, got .* float64"),
         ((KEYS, GRADS.reshape(2, 3), COUNTS), r"grads must be .* 1-D .* got \(2, 3\)"),
-        ((KEYS, GRADS[:5], COUNTS), "2 keys of dim 3 need 6 grads .* got 5 and 2"),
+        ((KEYS, GRADS[:5], COUNTS), "2 keys of dim 3 need 6 grads, got 5"),
         ((KEYS, GRADS, COUNTS.astype(np.int64)), "counts must be .* uint32, got .* int64"),
-        ((KEYS, GRADS, COUNTS[:1]), "0 or 2 counts, got 6 and 1"),
+        ((KEYS, GRADS, COUNTS[:1]), "0 or 2 counts, got 1"),
     ],
 )
 def test_inexact_arrays_are_refused(gradients: Any, what: str) -> None:
