@@ -49,6 +49,7 @@ from pserver.errors import (
 from pserver.kernel.dedupe import Distinct, dedupe
 from pserver.logs import configure_logs
 from pserver.mix import GOLDEN, mix64
+from pserver.occurrences import Occurrences
 from pserver.options import USAGE_EXIT, CommandParser, Given, add_flags, resolve
 from pserver.paddle import read_paddle
 from pserver.placement import partition_of, shard_of
@@ -88,6 +89,7 @@ __all__ = [
     "Marks",
     "NotFiniteError",
     "NotYetError",
+    "Occurrences",
     "OverloadedError",
     "PendingPull",
     "PendingPush",

@@ -4,7 +4,7 @@ Rooms before and after: ``client`` sums what a batch says of each key, ``wire`` 
 and ``table`` counts with it: rows of the ctr accessor, and keys that are not admitted yet.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,28 @@ class Occurrences:
 
         return Occurrences(some(self.counts), some(self.shows), some(self.clicks), some(self.slots))
 
+    @staticmethod
+    def joined(parts: Sequence[tuple["Occurrences", int]]) -> "Occurrences":
+        """Return what several batches say of their keys, one batch after the other.
+
+        Where one of them does not say what another does, what that stands for is written out; slots are
+        kept only if all say them.
+
+        Args:
+            parts: what each says, and the number of its keys.
+        """
+        has_counts, has_shows, has_clicks = (
+            any(getattr(said, what).size for said, _ in parts)
+            for what in ("counts", "shows", "clicks")
+        )
+        has_slots = all(said.slots.size or not count for said, count in parts)
+        return Occurrences(
+            _concatenated([said.counted(count) for said, count in parts if has_counts], NO_COUNTS),
+            _concatenated([said.shown(count) for said, count in parts if has_shows], NO_FLOATS),
+            _concatenated([said.clicked(count) for said, count in parts if has_clicks], NO_FLOATS),
+            _concatenated([said.slots for said, _ in parts if has_slots], NO_SLOTS),
+        )
+
     def summed(self, inverse: RowIds, num_distinct: int) -> "Occurrences":
         """Return what is said of distinct keys: sums, and of slots the last one.
 
@@ -98,34 +120,9 @@ class Occurrences:
         )
 
 
-def joined(parts: Sequence[tuple[Occurrences, int]]) -> Occurrences:
-    """Return what several pushes say of their keys, one behind the other.
-
-    What some of them do not say is filled in with what it stands for; slots are taken only if all
-    say them, since a row keeps its slot otherwise.
-
-    Args:
-        parts: each with its number of keys.
-    """
-
-    def one(name: str, filled: Callable[[Occurrences, int], NDArray[Any]]) -> NDArray[Any]:
-        blocks: list[NDArray[Any]] = [getattr(said, name) for said, _ in parts]
-        if not any(block.size for block in blocks):
-            return NO_COUNTS if name == "counts" else NO_FLOATS
-        return np.concatenate(
-            [
-                block if block.size else filled(said, count)
-                for block, (said, count) in zip(blocks, parts, strict=True)
-            ]
-        )
-
-    say_slots = all(said.slots.size == count for said, count in parts)
-    return Occurrences(
-        one("counts", Occurrences.counted),
-        one("shows", Occurrences.shown),
-        one("clicks", Occurrences.clicked),
-        np.concatenate([said.slots for said, _ in parts]) if parts and say_slots else NO_SLOTS,
-    )
+def _concatenated(arrays: list[NDArray[Any]], none: NDArray[Any]) -> NDArray[Any]:
+    """Return arrays as one, read-only."""
+    return _read_only(np.concatenate([none, *arrays]))
 
 
 NO_OCCURRENCES = Occurrences()

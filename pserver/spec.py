@@ -140,6 +140,21 @@ class TableSpec:
         _check_word(self.name, "row_dtype", self.row_dtype, ROW_DTYPES)
         _check_word(self.name, "storage", self.storage, STORAGES)
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """Return what a push should say of its keys: of "counts", "clicks" and "slots" what counts.
+
+        >>> sorted(TableSpec(name="t", dim=4, admission="show_click:score=1").needs)
+        ['clicks', 'counts']
+        """
+        if parse_rule(self.accessor, where="accessor").name == "ctr":
+            return frozenset(("counts", "clicks", "slots"))
+        admission = parse_rule(self.admission, where="admission").name
+        scale = parse_rule(self.optimizer, where="optimizer").options.get("show_scale")
+        counts = admission in ("count", "show_click") or scale == "on"
+        clicks = admission == "show_click"
+        return frozenset(("counts",) * counts + ("clicks",) * clicks)
+
     def difference(self, other: "TableSpec") -> str:
         """Return the fields in which two specs differ, as ``field: mine, theirs``.
 

@@ -137,6 +137,19 @@ class RunSettings(Strategy, DataSettings):
     initializer: Annotated[str, Field(description="first weights of a row")] = (
         "uniform:low=-0.01,high=0.01"
     )
+    accessor: Annotated[
+        str, Field(description="what is kept of a key beside weights: plain, or ctr:...")
+    ] = "plain"
+    embedx_optimizer: Annotated[
+        str, Field(description="of the second part of rows of ctr; empty: as optimizer")
+    ] = ""
+    admission: Annotated[
+        str,
+        Field(
+            description="which new keys get a row: always, count:n=N, probability:p=P, "
+            "show_click:score=S"
+        ),
+    ] = "always"
     row_dtype: Annotated[
         Literal["float32", "bfloat16", "float16"], Field(description="what weights are kept in")
     ] = "float32"

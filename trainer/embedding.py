@@ -26,11 +26,10 @@ from typing_extensions import override
 import pserver
 from trainer.modes.base import Pending, Rows
 from trainer.pooling import Pooling, pool
+from trainer.said import BagFacts, said_of
 
 KeysLike: TypeAlias = Tensor | NDArray[np.integer]
 """Keys as a tensor or array: integers of any width; -1 and 2^64 - 1 are the same key."""
-
-_NO_COUNTS = np.empty(0, np.uint32)  # no table of ours looks at occurrences yet
 
 
 @dataclass(slots=True)
@@ -96,7 +95,7 @@ class EmbeddingBag(nn.Module):
             row_dtype: what weights are kept in: float32, bfloat16 or float16.
             storage: where shards keep rows: memory or file.
             device: where the output lives.
-            rules: further fields of ``pserver.TableSpec``, such as ``evict`` and ``ttl_days``.
+            rules: further fields of ``pserver.TableSpec``, such as ``accessor``, ``admission``, ``evict``.
 
         Raises:
             pserver.ConfigError: a rule or option is unknown, or ``pooling`` is.
@@ -118,6 +117,7 @@ class EmbeddingBag(nn.Module):
         self.spec = client.create_table(spec)
         self.pooling: Pooling = pooling
         self.comm = CommTime()
+        self._needs = self.spec.needs
         self._client = client
         self._device = torch.device(device)
 
@@ -171,6 +171,7 @@ class EmbeddingBag(nn.Module):
         keys: KeysLike | Fetch,
         offsets: Tensor | NDArray[np.int64] | None = None,
         weights: NDArray[np.float32] | None = None,
+        facts: BagFacts | None = None,
     ) -> Tensor:
         """Look up rows and pool them.
 
@@ -180,6 +181,8 @@ class EmbeddingBag(nn.Module):
             offsets: (bags,) where each bag begins in ``keys``, as torch has it; the last one
                 ends at N. A bag may be empty and pools to zeros.
             weights: (N,) float32 that each occurrence counts in its bag, with pooling "sum" only.
+            facts: clicks and slots of the bags, pushed with the gradients if the table counts them;
+                without them only occurrences are.
 
         Returns:
             (bags, dim) float32 for sum and mean; for "none" the shape of the keys and dim.
@@ -202,18 +205,25 @@ class EmbeddingBag(nn.Module):
         if self.training and torch.is_grad_enabled():
             rows.requires_grad_()
             rows.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                lambda leaf: self._push(fetch.distinct, leaf)
+                lambda leaf: self._push(fetch.distinct, leaf, ends, facts)
             )
         out = pool(rows, fetch.distinct.inverse, ends, self.pooling, weights)
         return out.view(*shape, self.spec.dim) if self.pooling == "none" else out
 
-    def _push(self, distinct: pserver.Distinct, leaf: Tensor) -> None:
+    def _push(
+        self,
+        distinct: pserver.Distinct,
+        leaf: Tensor,
+        ends: NDArray[np.int64] | None,
+        facts: BagFacts | None,
+    ) -> None:
         """Send the gradient that arrived at the pulled rows."""
         begin = time.perf_counter()
         assert leaf.grad is not None
         grads = leaf.grad.detach().cpu().numpy().reshape(-1)
         leaf.grad = None
-        self._client.start_push({self.spec.name: (distinct.keys, grads, _NO_COUNTS)})
+        said = said_of(distinct, ends, facts, self._needs)
+        self._client.start_push({self.spec.name: (distinct.keys, grads, said)})
         self.comm.push_s += time.perf_counter() - begin
 
     def _check_weights(self, shape: tuple[int, ...], weights: NDArray[np.float32] | None) -> None:

@@ -33,6 +33,7 @@ from trainer.dataset.batch import Batch
 from trainer.embedding import EmbeddingBag, Fetch
 from trainer.evaluate import auc, log_loss
 from trainer.modes.base import Mode
+from trainer.said import BagFacts
 
 _READ_END_S = 2.0  # how long the end of a run waits for a read that is going on
 _POLL_S = 0.1  # how soon the reading thread sees that nobody wants more
@@ -75,7 +76,8 @@ class CtrModel(nn.Module):
     @override
     def forward(self, batch: Batch, fetch: Fetch) -> Tensor:
         """Return the (B,) logits of a batch."""
-        rows = self.bag(fetch, batch.offsets, batch.weights)
+        facts = BagFacts.of(batch.labels, batch.num_slots) if self.training else None
+        rows = self.bag(fetch, batch.offsets, batch.weights, facts)
         rows = rows.view(batch.num_samples, batch.num_slots, -1)
         logits: Tensor = self.dense(rows, torch.from_numpy(batch.dense).to(self._device))
         return logits

@@ -32,7 +32,7 @@ import numpy as np
 from pserver.arrays import Floats, Keys
 from pserver.kernel import rows
 from pserver.kernel.dedupe import dedupe
-from pserver.occurrences import NO_OCCURRENCES, Occurrences, joined
+from pserver.occurrences import NO_OCCURRENCES, Occurrences
 from pserver.server.geo import GeoMethods
 from pserver.server.report import Tallies
 from pserver.table.registry import Registry
@@ -129,9 +129,9 @@ class Merge:
         dim = values.size // keys.size
         summed = np.zeros(distinct.keys.size * dim, np.float32)
         rows.sum_repeats(distinct.inverse, values, dim, summed)
-        said = joined([(block.push.said, block.push.keys.size) for block in used])
-        merged = said.summed(distinct.inverse, distinct.keys.size)
-        return distinct.keys, _divided(summed, divided_by), merged
+        told = Occurrences.joined([(block.push.said, block.push.keys.size) for block in used])
+        said = told.summed(distinct.inverse, distinct.keys.size)
+        return distinct.keys, _divided(summed, divided_by), said
 
 
 def weights_of(

@@ -26,8 +26,8 @@ import pserver
 
 Keys: TypeAlias = NDArray[np.uint64]
 Floats: TypeAlias = NDArray[np.float32]
-Gradients: TypeAlias = tuple[Keys, Floats, NDArray[np.uint32]]
-"""Of one table: (U,) distinct keys, (U * dim,) gradients, (U,) or (0,) occurrences."""
+Gradients: TypeAlias = tuple[Keys, Floats, NDArray[np.uint32] | pserver.Occurrences]
+"""Of one table: (U,) distinct keys, (U * dim,) gradients, (U,) or (0,) counts, or more of the keys."""
 
 
 class Pending(Protocol):
@@ -107,11 +107,25 @@ def _joined(one: Gradients, other: Gradients) -> Gradients:
     block = np.concatenate([one[1], other[1]]).reshape(keys.size, dim)
     summed = np.zeros((distinct.keys.size, dim), np.float32)
     np.add.at(summed, distinct.inverse, block)
-    if not (one[2].size and other[2].size):
-        return distinct.keys, summed.reshape(-1), np.empty(0, np.uint32)
-    counts = np.zeros(distinct.keys.size, np.uint32)
-    np.add.at(counts, distinct.inverse, np.concatenate([one[2], other[2]]))
-    return distinct.keys, summed.reshape(-1), counts
+    return distinct.keys, summed.reshape(-1), _joined_said(one, other, distinct)
+
+
+def _joined_said(
+    one: Gradients, other: Gradients, distinct: pserver.Distinct
+) -> NDArray[np.uint32] | pserver.Occurrences:
+    """Return what two pushes say of their keys together; counts only if both say them."""
+    counts, more = one[2], other[2]
+    if isinstance(counts, np.ndarray) and isinstance(more, np.ndarray):
+        if not (counts.size and more.size):
+            return np.empty(0, np.uint32)
+        summed = np.zeros(distinct.keys.size, np.uint32)
+        np.add.at(summed, distinct.inverse, np.concatenate([counts, more]))
+        return summed
+    parts = [
+        (pserver.Occurrences(counts=said) if isinstance(said, np.ndarray) else said, keys.size)
+        for keys, _, said in (one, other)
+    ]
+    return pserver.Occurrences.joined(parts).summed(distinct.inverse, distinct.keys.size)
 
 
 class Mode(ABC):

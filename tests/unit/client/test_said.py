@@ -8,7 +8,7 @@ import pytest
 
 import pserver
 from pserver.errors import ShapeError
-from pserver.occurrences import Occurrences, joined
+from pserver.occurrences import Occurrences
 
 KEYS = np.array([7, 8, 9, 8], np.uint64)
 GRADS = np.ones((4, 3), np.float32)
@@ -96,9 +96,9 @@ def test_what_is_left_unsaid_is_written_out_when_batches_are_joined() -> None:
     one = Occurrences(counts=np.array([2, 3], np.uint32), slots=np.array([5, 6], np.uint32))
     other = Occurrences(shows=np.array([0.5], np.float32))
 
-    both = joined([(one, 2), (other, 1)])
+    both = Occurrences.joined([(one, 2), (other, 1)])
 
     assert both.counts.tolist() == [2, 3, 1]
     assert both.shows.tolist() == [2, 3, 0.5]
     assert both.clicks.size == both.slots.size == 0
-    assert joined([(one, 2), (one, 2)]).slots.tolist() == [5, 6, 5, 6]
+    assert Occurrences.joined([(one, 2), (one, 2)]).slots.tolist() == [5, 6, 5, 6]

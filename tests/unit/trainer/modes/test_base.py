@@ -42,6 +42,7 @@ def test_gradients_of_a_key_are_summed_when_a_table_is_pushed_twice_in_a_step() 
     keys, grads, counts = step.sparse["t"]
     assert keys.tolist() == [7, 9, 8]
     assert grads.tolist() == [1.0, 6.0, 8.0]
+    assert isinstance(counts, np.ndarray)
     assert counts.tolist() == [1, 5, 4]
 
 
@@ -53,7 +54,25 @@ def test_counts_are_left_out_when_one_of_two_pushes_has_none() -> None:
     step.add("t", gradients([7], [2.0], []))
 
     assert step.sparse["t"][1].tolist() == [3.0]
-    assert step.sparse["t"][2].size == 0
+    counts = step.sparse["t"][2]
+    assert isinstance(counts, np.ndarray)
+    assert counts.size == 0
+
+
+def test_clicks_are_summed_when_one_of_two_pushes_has_them() -> None:
+    """Of the other one its occurrences are its shows, and it has no clicks."""
+    step = StepGradients()
+    keys, grads, counts = gradients([7, 9], [1.0, 2.0], [1, 2])
+    assert isinstance(counts, np.ndarray)
+    clicks = np.array([1, 1], np.float32)
+
+    step.add("t", (keys, grads, pserver.Occurrences(counts=counts, clicks=clicks)))
+    step.add("t", gradients([9], [4.0], [3]))
+
+    said = step.sparse["t"][2]
+    assert isinstance(said, pserver.Occurrences)
+    assert said.counts.tolist() == [1, 5]
+    assert said.clicks.tolist() == [1, 1]
 
 
 def test_nothing_leaves_before_the_step_ends(client: pserver.Client) -> None:
