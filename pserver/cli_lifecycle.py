@@ -15,8 +15,9 @@ from rich.table import Table
 from pserver.cli_shared import add_cluster_flags, connect_given, console, size_text
 from pserver.client.lifecycle import Gone, Shrink, TopKeys
 from pserver.errors import ConfigError
-from pserver.table.hot import STEP, WORDS
+from pserver.table.hot import STEP
 from pserver.table.shrink import day_number
+from pserver.table.top import WORDS
 
 
 def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:

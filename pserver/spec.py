@@ -104,9 +104,9 @@ class TableSpec:
         storage: ``memory``, or ``file``: rows on a sparse file in the folder that each shard was started
             with (``--storage-dir``), for tables larger than memory. Keys and epochs stay in memory.
         ttl_days: ``pserver shrink`` removes rows that were not written for more than so many days of
-            data; 0 none.
-        evict: which rows fall out of a shard that is over its limit: "none", "lru:rows=NUMBER" or
-            "lfu:rows=NUMBER", or with ``bytes=NUMBER``.
+            data; 0 none. The accessor ctr has ``delete_after_unseen_days`` for that.
+        evict: which rows fall out of a shard that is over its limit: "none", "lru:rows=NUMBER",
+            "lfu:rows=NUMBER", "score:rows=NUMBER" (ctr), or with ``bytes=NUMBER``.
     """
 
     name: str

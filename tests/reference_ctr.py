@@ -180,6 +180,36 @@ class CtrTable:
 
     # --- the parts of a push ------------------------------------------------------------------
 
+    def shrink(self, gap: int, *, dry: bool) -> list[int]:
+        """Let a day pass, ``gap`` days after the last one, and return the keys that go.
+
+        Decay first, then judge, then the day counts for those that stay. A row that was pushed since the
+        last shrink is unseen for 0 days.
+        """
+        decay, least = (
+            float(self.options[name]) for name in ("show_click_decay_rate", "delete_threshold")
+        )
+        gone = []
+        for key, row in self.rows.items():
+            show, click = f32(row.words["show"] * decay), f32(row.words["click"] * decay)
+            days = int(row.words["unseen_days"])
+            days += gap - 1 if days else 0
+            is_old = days > int(self.options["delete_after_unseen_days"])
+            if self.score(show, click) < least or is_old:
+                gone.append(key)
+            elif not dry:
+                row.words |= {"show": show, "click": click, "unseen_days": days + 1}
+                row.epoch = self.epoch
+        if not dry:
+            for key in gone:
+                del self.rows[key]
+        return gone
+
+    def clear(self) -> None:
+        """Forget all rows, and all that was counted."""
+        for known in (self.rows, self.counted, self.shown):
+            known.clear()
+
     def _merged(self, keys: Sequence[int], said: Sequence[Said]) -> dict[int, Said]:
         told: dict[int, Said] = {}
         for key, one in zip(keys, said, strict=True):

@@ -17,8 +17,8 @@ from numba import njit
 from pserver.arrays import Keys, RowIds, Uint32s, Words
 from pserver.mix import mix64, prefetch
 
-LRU, LFU = range(2)
-"""What was written least recently, or least often, goes first."""
+LRU, LFU, SCORE = range(3)
+"""What was written least recently, or least often, or scores least goes first."""
 
 NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)
 """The rank of a row that must not go."""
@@ -110,9 +110,10 @@ def ranks(
     stride: int,  # K
     stamp_at: int,
     uses_at: int,
-    kind: int,  # LRU or LFU
+    kind: int,  # LRU, LFU or SCORE
     clock: int,
     half_life: int,
+    worths: Uint32s,  # (U,) of SCORE: ordered as the scores are; else (0,)
     marks: Words,  # (C / 64,) a bit for each row that must not go
     keys: Keys,  # (U,)
     row_ids: RowIds,  # (U,)
@@ -120,7 +121,8 @@ def ranks(
 ) -> None:
     """Rank rows by what they are worth; equals go the older first, then by a hash of the key.
 
-    LRU: 32 bits of age, 32 of hash. LFU: 20 of uses, 24 of age, 20 of hash; ages beyond are equal.
+    LRU: 32 bits of age, 32 of hash. LFU: 20 of uses, 24 of age, 20 of hash. SCORE: 32 of score, 20 of age,
+    12 of hash. Ages beyond their bits are equal.
     """
     step, one = np.uint64(stride), np.uint64(1)
     for i in range(row_ids.size):
@@ -134,6 +136,11 @@ def ranks(
         if kind == LRU:
             rank &= np.uint64(0xFFFFFFFF)
             rank |= np.uint64(0xFFFFFFFF - age) << np.uint64(32)
+        elif kind == SCORE:
+            rank &= np.uint64(0xFFF)
+            recency = np.int64(0xFFFFF) - min(age, np.int64(0xFFFFF))
+            rank |= np.uint64(recency) << np.uint64(12)
+            rank |= np.uint64(worths[at]) << np.uint64(32)
         else:
             uses = _uses_now(words[row + np.uint64(uses_at)], age, clock, half_life)
             rank &= np.uint64(0xFFFFF)

@@ -29,7 +29,7 @@ from pserver.errors import (
 )
 from pserver.server.executor import Executor
 from pserver.server.members import Members
-from pserver.table import hot, shrink
+from pserver.table import shrink, top
 from pserver.table.in_force import in_force
 from pserver.table.registry import Registry
 from pserver.table.sparse import SparseTable
@@ -61,7 +61,7 @@ class _Walk:
     """
 
     what: str
-    reply: Callable[[], pb.ShrinkReply]
+    reply: Callable[[], pb.ShrinkReply | pb.TopKeysReply]
     is_done: bool = False
     failure: PserverError | None = None
 
@@ -182,7 +182,7 @@ class LifecycleMethods:
         if shrink.is_past(table, request.day):
             past = pb.ShrinkReply(is_done=True, is_past=True, last_day=table.keeping.day)
             return build_small(past)
-        shrunk = shrink.Shrunk(shrink.DAY_EDGES)
+        shrunk = shrink.Shrunk(shrink.edges_of(table))
         walk = _Walk(
             what=f"{'dry ' * request.dry}shrink for day {request.day}",
             reply=lambda: _shrink_reply(table, shrunk),
@@ -198,9 +198,13 @@ class LifecycleMethods:
             return self._told_of(request.walk)
         table = self._registry.get(request.table)
         count = min(request.count, TOP_MAX)
-        if request.by not in hot.WORDS:
-            hint = nearest(request.by, hot.WORDS)
+        if request.by not in top.WORDS:
+            hint = nearest(request.by, top.WORDS)
             raise ConfigError(f"top-keys {request.table!r}: by: unknown value; {hint}")
+        if request.by != "pushes":
+            best = top.Best(table, request.by, count)
+            walk = _Walk(f"search for top keys by {request.by}", lambda: _best_reply(best))
+            return self._begin(request.walk, walk, table, best.walk())
         found = table.hot.top(count)
         reply = pb.TopKeysReply(
             is_done=True,
@@ -299,8 +303,13 @@ def _shrink_reply(table: SparseTable, shrunk: shrink.Shrunk) -> pb.ShrinkReply:
         gone_bytes=shrunk.gone_bytes,
         by_score=shrunk.by_score,
         by_age=shrunk.by_age,
-        has_scores=False,
+        has_scores=table.accessor.is_ctr,
         edges=shrunk.edges,
         all_counts=shrunk.all_counts.tolist(),
         gone_counts=shrunk.gone_counts.tolist(),
     )
+
+
+def _best_reply(best: top.Best) -> pb.TopKeysReply:
+    """Return the highest rows so far."""
+    return pb.TopKeysReply(keys=best.keys.tolist(), values=best.values.tolist(), seen=best.rows)

@@ -13,6 +13,7 @@ Source:
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pserver.arrays import Doubles
 from pserver.errors import ConfigError, nearest
 from pserver.kernel import ctr
 from pserver.spec import parse_rule
@@ -76,6 +77,12 @@ class Accessor:
     def number(self, option: str) -> float:
         """Return the value of a numeric option."""
         return float(self.values[option])
+
+    def scores(self, shows: Doubles, clicks: Doubles) -> Doubles:
+        """Return the (U,) scores of rows."""
+        coeffs = self.number("nonclk_coeff"), self.number("click_coeff")
+        scores: Doubles = ctr.score(shows, clicks, *coeffs)
+        return scores
 
     def score(self, show: float, click: float) -> float:
         """Return (show - click) * nonclk_coeff + click * click_coeff.

@@ -9,7 +9,7 @@ so ages are the same in a replay. Owner: the shard's owner thread.
 
 import numpy as np
 
-from pserver.arrays import Keys, RowIds, Words
+from pserver.arrays import Keys, RowIds, Uint32s, Words
 from pserver.kernel import ages as kernel
 from pserver.table.fields import Field, Fields
 
@@ -59,7 +59,7 @@ class Ages:
             self.half_life,
         )
 
-    def ranks(self, kind: int, keys: Keys, row_ids: RowIds, marks: Words) -> Words:
+    def ranks(self, kind: int, keys: Keys, row_ids: RowIds, worths: Uint32s, marks: Words) -> Words:
         """Return the (U,) ranks of rows: lower ones go first; see ``kernel.ages.ranks``."""
         out = np.empty(keys.size, np.uint64)
         kernel.ranks(
@@ -70,6 +70,7 @@ class Ages:
             kind,
             self.clock,
             self.half_life,
+            worths,
             marks,
             keys,
             row_ids,

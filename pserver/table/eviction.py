@@ -1,4 +1,4 @@
-"""Which rows fall out of a table that is over its limit: ``lru`` or ``lfu``.
+"""Which rows fall out of a table that is over its limit: ``lru``, ``lfu`` or ``score``.
 
 Rooms before and after: ``sparse`` tells which rows were made or written, and asks for room after each
 command that made some; ``kernel.ages`` ranks rows; ``index`` is walked for candidates.
@@ -27,7 +27,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from pserver.arrays import Keys, RowIds, Words
+from pserver.arrays import Floats, Keys, RowIds, Uint32s, Words
 from pserver.config import MESSAGE_BYTES_MAX
 from pserver.errors import ConfigError, nearest
 from pserver.kernel import ages as kernel
@@ -60,10 +60,11 @@ KINDS: dict[str, Kinds] = {
     "none": {},
     "lru": _LIMITS,
     "lfu": {**_LIMITS, "half_life": Number(10_000, 1, 2**31, is_whole=True)},
+    "score": _LIMITS,
 }
 """Every rule with its options. Limits are of one shard; ``half_life`` counts writes to it."""
 
-_NUMBERS = {"lru": kernel.LRU, "lfu": kernel.LFU}
+_NUMBERS = {"lru": kernel.LRU, "lfu": kernel.LFU, "score": kernel.SCORE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class EvictionRule:
 
     Attributes:
         text: the rule, spelled out.
-        name: none, lru or lfu.
+        name: none, lru, lfu or score.
         values: the options by name.
     """
 
@@ -122,19 +123,20 @@ class EvictionRule:
             )
 
 
-def make_eviction_rule(text: str, *, where: str = "evict") -> EvictionRule:
+def make_eviction_rule(text: str, *, is_ctr: bool, where: str = "evict") -> EvictionRule:
     """Bind the rule written in ``text``.
 
     Args:
         text: such as ``lru:rows=2e8``.
+        is_ctr: whether rows have a score.
         where: what an error names.
 
     Raises:
-        ConfigError: unknown rule or option, with the nearest valid name, or no limit.
+        ConfigError: unknown rule or option, with the nearest valid name, or no limit, or no score.
 
-    >>> make_eviction_rule("lfu:rows=1e6").text
+    >>> make_eviction_rule("lfu:rows=1e6", is_ctr=False).text
     'lfu:rows=1000000,half_life=10000'
-    >>> make_eviction_rule("none").text
+    >>> make_eviction_rule("none", is_ctr=False).text
     'none'
     """
     parsed = parse_rule(text, where=where)
@@ -145,6 +147,11 @@ def make_eviction_rule(text: str, *, where: str = "evict") -> EvictionRule:
     )
     if parsed.name != "none" and not {"rows", "bytes"} & set(parsed.options):
         raise ConfigError(f"{where}: {full} needs a limit, rows=NUMBER or bytes=NUMBER of a shard")
+    if parsed.name == "score" and not is_ctr:
+        raise ConfigError(
+            f"{where}: {full}: rows of the accessor plain have no score; take lru or lfu, or the "
+            "accessor ctr"
+        )
     return EvictionRule(full, parsed.name, values)
 
 
@@ -159,6 +166,10 @@ class Evictable(Protocol):
     @property
     def live_bytes(self) -> int:
         """Return the bytes of rows alive, with their share of the index."""
+        ...
+
+    def scores(self, row_ids: RowIds) -> Floats:
+        """Return the (U,) scores of rows; asked by the rule ``score`` only."""
         ...
 
     def walk(self, hand: Hand, count: int) -> tuple[Keys, RowIds, Hand]:
@@ -202,7 +213,7 @@ class Eviction:
         barren = 0  # rows looked at since the last one that could go
         while barren <= table.num_rows and (excess := self._excess(table, slack=True)):
             keys, row_ids, self.hand = table.walk(self.hand, SAMPLE)
-            ranks = ages.ranks(self.kind, keys, row_ids, marks)
+            ranks = ages.ranks(self.kind, keys, row_ids, self._worths(table, row_ids), marks)
             movable = int(np.count_nonzero(ranks < kernel.NEVER))
             if not movable:
                 barren += max(1, keys.size)
@@ -223,7 +234,11 @@ class Eviction:
         """Return what the best row of the last look was like."""
         if self.rule.name == "lru":
             return f"not written for {0xFFFFFFFF - (self.last_rank >> 32)} writes or more"
-        return f"written {self.last_rank >> 44} times or fewer lately"
+        if self.rule.name == "lfu":
+            return f"written {self.last_rank >> 44} times or fewer lately"
+        bits = self.last_rank >> 32
+        bits = bits & 0x7FFFFFFF if bits >> 31 else ~bits & 0xFFFFFFFF
+        return f"a score of {np.uint32(bits).view(np.float32):g} or less"
 
     def _excess(self, table: Evictable, *, slack: bool) -> int:
         """Return how many rows are too many; with ``slack``, to be within the limit for a while."""
@@ -237,3 +252,10 @@ class Eviction:
             spare = min(bytes_max / 64, BATCH_MAX * row_bytes) if slack else 0
             over = max(over, (table.live_bytes - bytes_max + spare) / row_bytes)
         return min(num_rows, math.ceil(over)) if over > 0 else 0
+
+    def _worths(self, table: Evictable, row_ids: RowIds) -> Uint32s:
+        """Return scores as words of the same order; none where no score is asked."""
+        if self.rule.name != "score":
+            return np.empty(0, np.uint32)
+        bits = table.scores(row_ids).view(np.uint32)
+        return np.where(bits >> 31, ~bits, bits | np.uint32(0x80000000))

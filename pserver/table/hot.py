@@ -19,9 +19,6 @@ from pserver.mix import mix64
 
 STEP = 128
 
-WORDS = ("pushes",)
-"""What keys can be ordered by."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HotKeys:

@@ -4,6 +4,7 @@ Rooms before and after: ``server.lifecycle`` logs it when a table is made; ``pse
 """
 
 from pserver.spec import TableSpec
+from pserver.table.accessor import make_accessor
 
 NOTHING = "nothing"
 
@@ -19,4 +20,11 @@ def in_force(spec: TableSpec) -> dict[str, str]:
 
 def _shrink(spec: TableSpec) -> str:
     """Return which rows a daily shrink removes."""
+    accessor = make_accessor(spec.accessor)
+    if accessor.is_ctr:
+        return (
+            f"score under {accessor.number('delete_threshold'):g} or unseen for over "
+            f"{accessor.number('delete_after_unseen_days'):.0f} days, after show and click * "
+            f"{accessor.number('show_click_decay_rate'):g}"
+        )
     return f"rows not written for over {spec.ttl_days} days" if spec.ttl_days else NOTHING

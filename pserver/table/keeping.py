@@ -9,11 +9,16 @@ costs one comparison. Owner: the shard's owner thread.
 
 from collections.abc import Callable, Mapping
 
-from pserver.arrays import Keys, RowIds
+import numpy as np
+
+from pserver.arrays import Floats, Keys, RowIds
+from pserver.errors import ConfigError
 from pserver.kernel import ages as kernel
 from pserver.placement import NUM_PARTITIONS
 from pserver.spec import TableSpec
+from pserver.table.accessor import make_accessor
 from pserver.table.ages import SEEN_DAY, Ages
+from pserver.table.ctr import CtrSlab
 from pserver.table.eviction import Eviction, Hand, make_eviction_rule
 from pserver.table.fields import Field, Fields
 from pserver.table.index import Index
@@ -42,9 +47,18 @@ class Keeping:
         """Read the spec.
 
         Raises:
-            ConfigError: its rule of eviction is unknown or lacks a limit.
+            ConfigError: its rule of eviction is unknown, lacks a limit, or asks for scores that rows do
+                not have; or days are given in two places.
         """
-        rule = make_eviction_rule(spec.evict, where=f"table {spec.name!r}: evict")
+        self._accessor = make_accessor(spec.accessor)
+        rule = make_eviction_rule(
+            spec.evict, is_ctr=self._accessor.is_ctr, where=f"table {spec.name!r}: evict"
+        )
+        if spec.ttl_days and self._accessor.is_ctr:
+            raise ConfigError(
+                f"table {spec.name!r}: ttl_days is for the accessor plain; rows of ctr go by its "
+                "delete_after_unseen_days"
+            )
         self.fields: tuple[Field, ...] = rule.fields + ((SEEN_DAY,) if spec.ttl_days else ())
         self.eviction = Eviction(rule) if rule.name != "none" else None
         self.ages = Ages(half_life=rule.half_life) if self.fields else None
@@ -63,7 +77,8 @@ class Keeping:
     def use(self, fields: Fields, slab: AnySlab, index: Index) -> None:
         """Take the memory of a table that has no rows yet, or none any more."""
         self._row_bytes = slab.row_bytes + fields.row_bytes
-        self._marks, self._index = slab.marks, index
+        self._marks, self._index, self._fields = slab.marks, index, fields
+        self._second_part = slab if isinstance(slab, CtrSlab) else None
         if self.ages is not None:
             self.ages.use(fields)
         if self.eviction is not None:
@@ -105,7 +120,8 @@ class Keeping:
             self.ages.begin(row_ids)
             self.ages.wrote(row_ids)
         if self.ages is not None and self.eviction is not None:
-            self.ages.ranks(self.eviction.kind, keys, row_ids, self._marks)
+            worths = np.empty(0, np.uint32)
+            self.ages.ranks(self.eviction.kind, keys, row_ids, worths, self._marks)
         kernel.mark(self._marks, row_ids)
         kernel.unmark(self._marks, row_ids)
 
@@ -121,8 +137,25 @@ class Keeping:
 
     @property
     def live_bytes(self) -> int:
-        """Return the bytes of rows alive, with their share of the index."""
-        return self.num_rows * self.row_bytes
+        """Return the bytes of rows alive, with their second parts and their share of the index."""
+        second = self._second_part
+        extra = second.num_embedx * second.embedx_bytes if second is not None else 0
+        return self.num_rows * self.row_bytes + extra
+
+    def bytes_of(self, row_ids: RowIds) -> int:
+        """Return the bytes of (U,) rows, counted like ``live_bytes``."""
+        second, extra = self._second_part, 0
+        if second is not None:
+            num_embedx = int(np.count_nonzero(self._fields.view("embedx")[row_ids]))
+            extra = num_embedx * second.embedx_bytes
+        return row_ids.size * self.row_bytes + extra
+
+    def scores(self, row_ids: RowIds) -> Floats:
+        """Return the (U,) scores of rows of ctr."""
+        shows, clicks = (
+            self._fields.view(name)[row_ids].astype(np.float64) for name in ("show", "click")
+        )
+        return self._accessor.scores(shows, clicks).astype(np.float32)
 
     def walk(self, hand: Hand, count: int) -> tuple[Keys, RowIds, Hand]:
         """Return the next rows under a hand, at most ``count``, and where it is then."""

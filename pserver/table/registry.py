@@ -36,8 +36,8 @@ def spelled_out(spec: TableSpec) -> TableSpec:
     initializer = make_initializer(
         spec.initializer, table=spec.name, seed=spec.seed, where=f"{where}: initializer"
     )
-    evict = make_eviction_rule(spec.evict, where=f"{where}: evict")
     accessor = make_accessor(spec.accessor, where=f"{where}: accessor")
+    evict = make_eviction_rule(spec.evict, is_ctr=accessor.is_ctr, where=f"{where}: evict")
     admission = make_admission_rule(spec.admission, accessor, where=f"{where}: admission")
     embedx = ""
     if accessor.is_ctr and spec.dim > 1:

@@ -1,10 +1,17 @@
-"""The daily shrink of a table: rows that nobody needs any more go.
+"""The daily shrink of a table: rows fade, and those that nobody needs any more go.
 
-Rooms before and after: ``server.lifecycle`` advances a walk between requests; ``ages`` looks at the words
-of rows; ``sparse`` erases.
+Rooms before and after: ``server.lifecycle`` advances a walk between requests; ``ages`` and ``kernel.fade``
+look at the words of rows; ``sparse`` erases.
 
-The order of a day: train on the data of day D, then shrink D. A row goes if it was not written for more
-than ttl_days. Days are those of the data, as the shrinks name them; ages count those left out, too.
+The order of a day: train on the data of day D, then shrink D. For each row of the accessor ``ctr``
+
+1. show and click *= show_click_decay_rate;
+2. the row goes if its score is under delete_threshold, or unseen_days over delete_after_unseen_days;
+3. unseen_days += 1; a push sets it to 0 again. (Paddle leaves this step to the save of mode 3 that follows
+   a shrink. Here the day passes with the shrink, whatever is saved, and no save changes an age.)
+
+A row of ``plain`` goes if it was not written for more than ttl_days. Days are those of the data, as the
+shrinks name them: where some were left out, ages count them, and the decay is applied once.
 
 What always holds:
     * A table is shrunk once for a day, and days only rise: a shrink of the same or an earlier day
@@ -28,9 +35,9 @@ from numpy.typing import NDArray
 
 from pserver.arrays import Doubles, Keys, RowIds
 from pserver.errors import ConfigError
+from pserver.kernel import fade as kernel
 from pserver.placement import NUM_PARTITIONS
 from pserver.table.ages import SEEN_DAY
-from pserver.table.keeping import INDEX_BYTES
 from pserver.table.row import Row
 from pserver.table.sparse import SparseTable
 
@@ -38,8 +45,11 @@ SLICE_ROWS = 16_384
 
 DAY_MAX = 2**31 - 1
 
+SCORE_EDGES = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+"""Bins of the histogram of scores: below the first, between two, and from the last on."""
+
 DAY_EDGES = (1, 2, 3, 7, 14, 30, 60, 90, 180, 365)
-"""Bins of the histogram of days unseen: below the first, between two, and from the last on."""
+"""Bins of the histogram of days unseen, where rows have no scores."""
 
 
 def day_number(text: str, *, where: str = "--day") -> int:
@@ -111,11 +121,16 @@ def check_shrinkable(table: SparseTable) -> None:
     Raises:
         ConfigError: what to do is said.
     """
-    if not table.spec.ttl_days:
+    if not (table.spec.ttl_days or table.accessor.is_ctr):
         raise ConfigError(
             f"shrink {table.spec.name!r}: rows of this table never go by day: its accessor is plain, "
             "and ttl_days is 0"
         )
+
+
+def edges_of(table: SparseTable) -> tuple[float, ...]:
+    """Return the bins of a table's histogram."""
+    return SCORE_EDGES if table.accessor.is_ctr else DAY_EDGES
 
 
 def is_past(table: SparseTable, day: int) -> bool:
@@ -138,20 +153,33 @@ def verdict(table: SparseTable, row: Row) -> tuple[bool, str]:
     Returns:
         The answer and its reason; an empty one where no row ever goes by day.
     """
+    if table.accessor.is_ctr:
+        return _verdict_of_ctr(table, row)
     ttl_days, seen = table.spec.ttl_days, int(row.fields.get(SEEN_DAY.name, 0))
     if not ttl_days:
         return False, ""
     if not seen:
         return False, "written since the last shrink"
-    days = table.keeping.day + 1 - seen
+    day = table.keeping.day + 1
+    days = day - seen
     return (
         days > ttl_days,
-        f"not written for {days} days on day {table.keeping.day + 1}, {_most(ttl_days)}",
+        f"not written for {days} days on day {day}, at most {ttl_days} are allowed",
     )
 
 
-def _most(days: int) -> str:
-    return f"at most {days} are allowed"
+def _verdict_of_ctr(table: SparseTable, row: Row) -> tuple[bool, str]:
+    """Return the same of a row with a score."""
+    number = table.accessor.number
+    decay, least = number("show_click_decay_rate"), number("delete_threshold")
+    most, unseen = number("delete_after_unseen_days"), int(row.fields["unseen_days"])
+    show, click = (float(np.float32(row.fields[name] * decay)) for name in ("show", "click"))
+    score = table.accessor.score(show, click)
+    reasons = (
+        f"score {score:g} after the decay, at least {least:g} is kept; unseen for {unseen} days, at "
+        f"most {most:.0f} are allowed"
+    )
+    return score < least or unseen > most, reasons
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,11 +217,38 @@ class _Walk:
         keys, row_ids = table.entries(partition)
         if not keys.size:
             return 0
-        goes = self.outlived(keys, row_ids)
-        self.shrunk.gone_bytes += _bytes_of(table, row_ids[goes])
+        goes = (self.faded if table.accessor.is_ctr else self.outlived)(keys, row_ids)
+        self.shrunk.gone_bytes += table.keeping.bytes_of(row_ids[goes])
         if not self.dry:
             table.keeping.shrunk += table.erase(keys[goes])
         return keys.size
+
+    def faded(self, keys: Keys, row_ids: RowIds) -> NDArray[np.bool_]:
+        """Let rows of ctr fade, and return which of them go."""
+        table, accessor = self.table, self.table.accessor
+        if not self.dry:
+            table.will_change(keys, row_ids)
+        shows, clicks = np.empty(row_ids.size), np.empty(row_ids.size)
+        unseen = np.empty(row_ids.size, np.int64)
+        kernel.fade(
+            table.fields.words,
+            table.fields.floats,
+            table.fields.stride,
+            row_ids,
+            accessor.number("show_click_decay_rate"),
+            self.gap,
+            0 if self.dry else 1,
+            shows,
+            clicks,
+            unseen,
+        )
+        scores = accessor.scores(shows, clicks)
+        is_low = scores < accessor.number("delete_threshold")
+        is_old = unseen > accessor.number("delete_after_unseen_days")
+        self.shrunk.by_score += int(np.count_nonzero(is_low))
+        self.shrunk.by_age += int(np.count_nonzero(is_old))
+        self.shrunk.note(scores, is_low | is_old)
+        return is_low | is_old
 
     def outlived(self, keys: Keys, row_ids: RowIds) -> NDArray[np.bool_]:
         """Note the day in rows that were written, and return which of the others go."""
@@ -232,8 +287,3 @@ def walk(table: SparseTable, day: int, shrunk: Shrunk, *, dry: bool) -> Iterator
         keeping.gap = keeping.gap_to(day)
         keeping.day, keeping.next_partition = day, 0
         yield from _Walk(table, day, keeping.gap, dry, shrunk).slices(0)
-
-
-def _bytes_of(table: SparseTable, row_ids: RowIds) -> int:
-    """Return the bytes of rows, with their share of the index."""
-    return row_ids.size * (table.row_bytes + INDEX_BYTES)

@@ -9,10 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pserver.errors import TableFullError
+from pserver.errors import ConfigError, TableFullError
 from pserver.occurrences import Occurrences
 from pserver.placement import shard_of
 from pserver.spec import TableSpec
+from pserver.table import shrink
 from pserver.table.registry import spelled_out
 from pserver.table.sparse import SparseTable
 from tests.reference import EDGE_KEYS, key_at
@@ -31,7 +32,8 @@ ACCESSORS = (
     "plain",
     "ctr:embedx_threshold=2",
     "ctr:embedx_threshold=0.5,nonclk_coeff=0.2,click_coeff=2,wide_first=zeros",
-    "ctr:embedx_threshold=-1e9",
+    "ctr:embedx_threshold=-1e9,show_click_decay_rate=0.7,delete_threshold=0.3",
+    "ctr:embedx_threshold=1,delete_threshold=-1e9,delete_after_unseen_days=2",
 )
 ADMISSIONS = (
     "always",
@@ -178,6 +180,30 @@ class AgainstDict(RuleBasedStateMachine):
             assert erased == self.slow[shard].erase(mine)
             if self.is_sketch:  # which forgets nothing
                 self.slow[shard].counted = counted
+
+    @rule(gap=st.integers(1, 3), dry=st.booleans())
+    def shrink(self, gap: int, dry: bool) -> None:
+        for fast, slow in zip(self.fast, self.slow, strict=True):
+            if not slow.is_ctr:
+                with pytest.raises(ConfigError):
+                    shrink.check_shrinkable(fast)
+                continue
+            day = fast.keeping.day + gap
+            shrunk = shrink.Shrunk(shrink.edges_of(fast))
+            used, rows = fast.keeping.live_bytes, fast.num_rows
+            for _ in shrink.walk(fast, day, shrunk, dry=dry):
+                pass
+            gone = slow.shrink(gap if day > gap else 1, dry=dry)
+            assert (shrunk.rows, shrunk.gone) == (rows, len(gone))
+            assert fast.keeping.live_bytes == used - (0 if dry else shrunk.gone_bytes)
+            assert dry or shrink.is_past(fast, day)
+
+    @rule()
+    def clear(self) -> None:
+        for fast, slow in zip(self.fast, self.slow, strict=True):
+            for mapping in fast.clear():
+                assert mapping.array.size
+            slow.clear()
 
     @rule()
     def raise_the_epoch(self) -> None:

@@ -223,12 +223,13 @@ def test_what_fell_out_is_told_in_words() -> None:
         ("lru:bytes=1000", r"bytes must be a whole number in \[1.04858e\+06,"),
         ("lru:rows=5,half_life=5", "lru has no option 'half_life'"),
         ("none:rows=5", "none has no option 'rows'"),
+        ("score:rows=5", "rows of the accessor plain have no score"),
     ],
 )
 def test_a_rule_that_cannot_work_is_refused(text: str, message: str) -> None:
     """With the nearest valid name, or what is missing."""
     with pytest.raises(ConfigError, match=message):
-        make_eviction_rule(text)
+        make_eviction_rule(text, is_ctr=False)
 
 
 def test_room_above_the_limit_is_demanded() -> None:
