@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pserver
 from bench import load
-from bench.common import show
+from bench.common import ROWS, show
 from pserver.malloc import keep_large_blocks
 
 
@@ -19,6 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, text in (
         ("kernel", "index, gather and optimizer kernels alone"),
         ("table", "a table in process, and its growth"),
+        ("push", "1,000 rows to a small and to a large table, every optimizer"),
+        ("storage", "tables on a file, up to three times the memory"),
         ("wire", "building and reading messages"),
         ("checkpoint", "a save under load and a load, beside a plain write of the same bytes"),
         ("rpc", "pull and push through a server, beside a bare echo and torch's RPC"),
@@ -26,9 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--json", action="store_true", help="print one JSON object")
-        if name in ("kernel", "table", "checkpoint", "rpc"):
+        if name in ("kernel", "table", "push", "checkpoint", "rpc"):
+            rows = 10_000_000 if name == "push" else ROWS
             command.add_argument(
-                "--rows", type=int, default=8_000_000, help="of the table (default: 8000000)"
+                "--rows", type=int, default=rows, help=f"of the table (default: {rows})"
             )
     load.add_command(commands)
     given = parser.parse_args(arguments)

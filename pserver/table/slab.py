@@ -109,6 +109,11 @@ class Slab(ABC):
         """Return the bytes in use beside those of every row."""
         return 0
 
+    def _ask(self, row_ids: RowIds) -> None:
+        """Let rows that lie on a file be read side by side; call it before they are touched."""
+        for kept, width in self._kept:
+            kept.ask(row_ids, width)
+
     def _state_parts(self) -> Parts:
         return [(f"state.{n}", "float32", count) for n, count in self._optimizer.parts.items()]
 
@@ -248,14 +253,17 @@ class FloatSlab(Slab):
 
     @override
     def gather(self, row_ids: RowIds, out: Floats) -> None:
+        self._ask(row_ids)
         rows.gather(self.rows, self.stride, self.dim, row_ids, out)
 
     @override
     def assign(self, row_ids: RowIds, weights: Floats) -> None:
+        self._ask(row_ids)
         rows.assign(self.rows, self.stride, self.dim, row_ids, weights)
 
     @override
     def add(self, keys: Keys, row_ids: RowIds, deltas: Floats, *, version: int) -> None:
+        self._ask(row_ids)
         one = np.ones(1)  # the learning rate of a plain sum
         optim.sum_up(self.rows, self.stride, self.dim, row_ids, deltas, one, one)
 
@@ -263,6 +271,7 @@ class FloatSlab(Slab):
     def step(
         self, keys: Keys, row_ids: RowIds, grads: Floats, said: Occurrences, *, version: int
     ) -> None:
+        self._ask(row_ids)
         shows = said.shown(row_ids.size) if self.scales else NO_FLOATS
         self._optimizer.apply(self.rows, row_ids, grads, version=version, shows=shows)
 

@@ -70,14 +70,17 @@ class HalfSlab(Slab):
 
     @override
     def gather(self, row_ids: RowIds, out: Floats) -> None:
+        self._ask(row_ids)
         halves.gather(self.weights, self.dim, self._kind, row_ids, self.dim, out)
 
     @override
     def assign(self, row_ids: RowIds, weights: Floats) -> None:
+        self._ask(row_ids)
         halves.put(weights, self.dim, self.dim, self._kind, row_ids, self.weights)
 
     @override
     def add(self, keys: Keys, row_ids: RowIds, deltas: Floats, *, version: int) -> None:
+        self._ask(row_ids)
         one = np.ones(1)  # the learning rate of a plain sum
         for start in range(0, max(1, row_ids.size), self._block_rows):
             part = slice(start, start + self._block_rows)
@@ -90,6 +93,7 @@ class HalfSlab(Slab):
     def step(
         self, keys: Keys, row_ids: RowIds, grads: Floats, said: Occurrences, *, version: int
     ) -> None:
+        self._ask(row_ids)
         shows = said.shown(row_ids.size) if self.scales else NO_FLOATS
         for start in range(0, max(1, row_ids.size), self._block_rows):
             part = slice(start, start + self._block_rows)

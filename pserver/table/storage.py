@@ -16,12 +16,17 @@ What always holds:
       first touch, in steps. Without that a full disk would end the process with SIGBUS. (What is left
       is a disk that fails, and file systems that copy blocks when they are overwritten: btrfs, zfs.)
 
+Where the pages of rows are not in memory, reads would follow each other, one a row. So once a request
+had to wait for the disk, the rows of the next ones are asked for before they are touched (``ask``): 20 us
+instead of 260 a row, measured on a virtual disk. That changes no bit.
+
 Owner: the shard's owner thread.
 """
 
 import errno
 import mmap
 import os
+import resource
 import tempfile
 import weakref
 from collections.abc import Iterator
@@ -32,7 +37,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from pserver.arrays import RowIds
 from pserver.errors import ConfigError
+from pserver.kernel import pages
 
 _MAP_NORESERVE = 0x4000  # Linux; the mmap module names it from Python 3.13 on only
 
@@ -45,6 +52,12 @@ millisecond. Also what a folder must have free when a shard or table begins."""
 
 LEAVE_BYTES = 16 << 20
 """Memory that is of no use any more goes back in such slices: in the worst case 4,096 pages, 1 ms."""
+
+ASKS = 64
+"""Requests whose rows are asked for after one that waited for the disk. The next one is not and so
+finds out whether that is still worth its microsecond a row."""
+
+_FAULTS_FEW = 16  # reads of a request that are no reason to ask
 
 _TRIAL_BYTES = 1 << 30  # a sparse file of this size must take no room
 
@@ -82,6 +95,9 @@ class Mapping:
         """Return how many items may be touched: all of them, whatever is asked for."""
         del count
         return self.array.size
+
+    def ask(self, row_ids: RowIds, width: int) -> None:
+        """Do nothing: there is nothing to wait for. See ``FileMapping.ask``."""
 
     def give_back(self, start: int, count: int) -> None:
         """Return the pages of items [start, start + count) to the system; they read as zero.
@@ -138,6 +154,24 @@ class FileMapping:
                 f"({error}); lower the table's capacity_max, or choose another --storage-dir"
             ) from error
         self.array: NDArray[Any] = np.frombuffer(self._map, dtype, count)
+        self._faults_seen = _major_faults()
+        self._asks_left = 0
+        pages.ask(self.array, 1, np.empty(0, np.int64))  # so that no request waits for a compiler
+
+    def ask(self, row_ids: RowIds, width: int) -> None:
+        """Let the system read the rows of a request side by side, if there are reads to wait for.
+
+        Args:
+            row_ids: (U,) int64; -1 means no row.
+            width: items a row.
+        """
+        faults = _major_faults()
+        if faults - self._faults_seen > _FAULTS_FEW:
+            self._asks_left = ASKS
+        self._faults_seen = faults
+        if self._asks_left:
+            self._asks_left -= 1
+            pages.ask(self.array, width, row_ids)
 
     def reserve(self, count: int) -> int:
         """Allocate blocks for the first ``count`` items, and return how many items have theirs.
@@ -242,6 +276,11 @@ def open_storage(folder: str | None, *, where: str = "--storage-dir") -> Storage
             f"{taken}); choose one that does, such as ext4 or xfs"
         )
     return Storage(path)
+
+
+def _major_faults() -> int:
+    """Return how often this thread has waited for a page to be read."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
 
 def _check_free(folder: Path, *, where: str) -> None:

@@ -3,6 +3,7 @@
 import errno
 import mmap
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from pserver.errors import ConfigError
 from pserver.table.storage import (
+    ASKS,
     FILE_STEP_BYTES,
     MEMORY_ONLY,
     FileMapping,
@@ -183,3 +185,54 @@ def test_a_table_on_a_file_is_refused_when_the_shard_has_no_folder() -> None:
 def free_bytes(folder: Path) -> int:
     facts = os.statvfs(folder)
     return facts.f_bavail * facts.f_frsize
+
+
+# --- waiting for a disk ------------------------------------------------------------------------------
+
+
+def major_faults() -> int:
+    """Return how often this thread has waited for a page to be read."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+
+
+def waits(mapping: FileMapping, pages: range) -> int:
+    """Return how many reads touching these pages waits for."""
+    before = major_faults()
+    assert all(mapping.array[page * mmap.PAGESIZE] == 7 for page in pages)
+    return major_faults() - before
+
+
+def on_disk(folder: Path, pages: int) -> FileMapping:
+    """Return a mapping of written pages that are not in memory, or skip where a file always is."""
+    mapping = FileMapping(pages * mmap.PAGESIZE, np.uint8, folder=folder, what="x")
+    mapping.reserve(mapping.array.size)
+    mapping.array[:] = 7
+    os.fsync(mapping._file)
+    mapping._map.madvise(mmap.MADV_DONTNEED)
+    os.posix_fadvise(mapping._file, 0, 0, os.POSIX_FADV_DONTNEED)
+    if waits(mapping, range(pages - 64, pages)) < 32:
+        pytest.skip("this file system keeps files in memory")
+    return mapping
+
+
+@pytest.mark.skipif("NUMBA_DISABLE_JIT" in os.environ, reason="plain Python asks for nothing")
+def test_rows_are_read_side_by_side_once_a_request_waited(tmp_path: Path) -> None:
+    """Rows of later requests are asked for before they are touched, and no value changes."""
+    mapping = on_disk(tmp_path, 512)
+    nothing = np.empty(0, np.int64)
+    for _ in range(ASKS + 1):  # the faults of writing the file
+        mapping.ask(nothing, mmap.PAGESIZE)
+
+    mapping.ask(np.arange(128), mmap.PAGESIZE)
+
+    assert waits(mapping, range(128)) > 64  # nothing was asked for: no request had waited
+
+    mapping.ask(np.array([-1, *range(128, 256), -1]), mmap.PAGESIZE)
+
+    assert waits(mapping, range(128, 256)) < 16
+
+    for _ in range(ASKS):
+        mapping.ask(nothing, mmap.PAGESIZE)
+    mapping.ask(np.arange(256, 384), mmap.PAGESIZE)
+
+    assert waits(mapping, range(256, 384)) > 64  # tried anew whether it is still worth it
