@@ -119,6 +119,14 @@ def run(
     """
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    torch.use_deterministic_algorithms(settings.deterministic)
+    try:
+        return _run(settings, on_step, tell)
+    finally:
+        torch.use_deterministic_algorithms(False)  # noqa: FBT003 - torch's own
+
+
+def _run(settings: RunSettings, on_step: Callable[[StepReport], None], tell: Tell) -> Summary:
     pserver.load_rules(settings.rule)
     data = choose_data(settings, batch_size=settings.batch_size, seed=settings.seed)
     with _connect(settings) as client:

@@ -147,7 +147,7 @@ class Strategy(Settings):
     ] = ClientSettings().retry
     deterministic: Annotated[
         bool,
-        Field(description="refuse what would make two runs differ in a bit (sync)"),
+        Field(description="refuse what would make two runs differ in a bit, in torch too (sync)"),
     ] = False
     dense: Annotated[
         Literal["pserver", "local"],

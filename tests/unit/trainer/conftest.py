@@ -41,7 +41,11 @@ def command_line(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Take no setting from outside, and leave none of the command's own behind."""
     for name in RunSettings.model_fields:
         monkeypatch.delenv("TRAINER_" + name.upper(), raising=False)
-    for name in ("GRPC_VERBOSITY", "OMP_WAIT_POLICY"):  # which the command sets if nobody has
+    for name in (
+        "GRPC_VERBOSITY",
+        "OMP_WAIT_POLICY",
+        "CUBLAS_WORKSPACE_CONFIG",
+    ):  # which the command sets if nobody has
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("COLUMNS", "200")
     yield
