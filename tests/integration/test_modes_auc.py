@@ -4,15 +4,18 @@ The trainers have half of the one process's batch each, so that a round of their
 """
 
 import functools
-import json
+import os
 import statistics
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.unit.trainer.dataset.shared import SHARED
-from trainer import cli
+from trainer.config import RunSettings
+from trainer.job import run
+from trainer.launch import launch
+from trainer.summary import Summary
 
 pytestmark = pytest.mark.slow
 
@@ -27,28 +30,29 @@ DATA = {
     "avazu": ("avazu_9k/wide_resdnn_train.csv", "avazu", 1500),
     "frappe": ("frappe_libfm/frappe.validation.libfm", "libfm", 8000),
 }
-MODES = {
-    "sync": (),
-    "async": (),
-    "half_async": ("--max-merge-num", "4"),
-    "geo": ("--k-steps", "20"),
+MODES: dict[str, dict[str, object]] = {
+    "sync": {},
+    "async": {},
+    "half_async": {"max_merge_num": 4},
+    "geo": {"k_steps": 20},
 }
 
 
-@functools.cache
-def trained(name: str, *words: str) -> dict[str, Any]:
-    """Return the figures of a run."""
+def trained(name: str, **values: object) -> Summary:
+    """Return the figures of a run on a data set."""
     file, form, held_out = DATA[name]
     path = SHARED / file
     if not path.exists():
         pytest.skip("the real data is not here")
-    of_data = ["--data", str(path), "--format", form, "--eval-last", str(held_out)]
-    with pytest.MonkeyPatch.context() as patch:
-        told: list[str] = []
-        patch.setattr("builtins.print", lambda text="", **_: told.append(text))
-        assert cli.main(["run", *of_data, "--device", "cpu", "--json", *words]) == 0
-    figures: dict[str, Any] = json.loads(told[-1])
-    return figures
+    of_data = {"data": str(path), "format": form, "eval_last": held_out, "device": "cpu"}
+    settings = RunSettings.make({**of_data, **values}, origins={})
+    return launch(settings, environ=os.environ) if settings.starts_all else run(settings)
+
+
+@functools.cache
+def alone(name: str) -> Summary:
+    """Return the figures of one process."""
+    return trained(name, batch_size=64)
 
 
 @pytest.fixture
@@ -63,25 +67,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", DATA)
 def test_every_mode_is_as_good_as_one_process(name: str, mode: str) -> None:
     """Two trainers on two servers reach the AUC of one process to 0.01, on each data set."""
-    alone = trained(name, "--batch-size", "64")
+    together = trained(name, trainers=2, batch_size=32, mode=mode, **MODES[mode])
 
-    together = trained(name, "--trainers", "2", "--batch-size", "32", "--mode", mode, *MODES[mode])
-
-    assert together["samples"] == alone["samples"]
-    assert together["auc"] >= alone["auc"] - AUC_APART_MAX
+    assert together.samples == alone(name).samples
+    assert together.auc is not None
+    assert together.auc >= (alone(name).auc or 1.0) - AUC_APART_MAX
 
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.timeout(1200)
 def test_eight_seeds_of_async_are_close(capsys: pytest.CaptureFixture[str]) -> None:
     """Eight async runs with two trainers differ by less than the stated limit (A11)."""
-    words = ("--trainers", "2", "--batch-size", "32", "--mode", "async")
+    runs = [trained("criteo", trainers=2, batch_size=32, seed=seed) for seed in range(1, 9)]
 
-    aucs = [trained("criteo", *words, "--seed", str(seed))["auc"] for seed in range(1, 9)]
-
+    aucs = [summary.auc or 0.0 for summary in runs]
     with capsys.disabled():
-        print(
+        sys.stdout.write(
             f"\nasync, 8 seeds: AUC {min(aucs):.4f} to {max(aucs):.4f}, "
-            f"standard deviation {statistics.stdev(aucs):.4f}"
+            f"standard deviation {statistics.stdev(aucs):.4f}\n"
         )
     assert max(aucs) - min(aucs) < SPREAD_MAX
