@@ -169,18 +169,17 @@ class CtrSlab:
         held_ids, held_shows = np.empty(count, np.int64), np.empty(count, np.float32)
         held = kernel.split(grads, self.dim, shows, embedx_ids, wide, embedx, held_ids, held_shows)
         self.wide.step(keys, row_ids, read_only(wide), Occurrences(shows=shows), version=version)
-        if held:
-            self.embedx.step(
-                read_only(keys[embedx_ids >= 0]),
-                held_ids[:held],
-                read_only(embedx[: held * rest]),
-                Occurrences(shows=read_only(held_shows[:held])),
-                version=version,
-            )
-        if num_crossing:
-            where = crossing[:num_crossing]
-            embedx_ids = self.take(row_ids[where])
-            self.embedx.write_first(self._rule, keys, where, embedx_ids)
+        if self.dim == 1:
+            return
+        self.embedx.step(
+            read_only(keys[embedx_ids >= 0]),
+            held_ids[:held],
+            read_only(embedx[: held * rest]),
+            Occurrences(shows=read_only(held_shows[:held])),
+            version=version,
+        )
+        where = crossing[:num_crossing]
+        self.embedx.write_first(self._rule, keys, where, self.take(row_ids[where]))
 
     def assign(self, row_ids: RowIds, weights: Floats) -> None:
         """Write weights, (U * dim,) read-only, into the named rows; state stays.
@@ -195,7 +194,7 @@ class CtrSlab:
             row_ids, block = row_ids[order], block[order]
         self.wide.assign(row_ids, _flat(block[:, 0]))
         held, embedx_ids = self._held(row_ids, block[:, 1:])
-        if embedx_ids.size:
+        if self.dim > 1:
             self.embedx.assign(embedx_ids, _flat(block[held, 1:]))
 
     def add(self, keys: Keys, row_ids: RowIds, deltas: Floats, *, version: int) -> None:
@@ -206,7 +205,7 @@ class CtrSlab:
         block = deltas.reshape(-1, self.dim)
         self.wide.add(keys, row_ids, _flat(block[:, 0]), version=version)
         held, embedx_ids = self._held(row_ids, block[:, 1:])
-        if embedx_ids.size:
+        if self.dim > 1:
             picked = read_only(keys[held])
             self.embedx.add(picked, embedx_ids, _flat(block[held, 1:]), version=version)
 

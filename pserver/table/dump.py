@@ -132,7 +132,7 @@ def blocks_of(table: SparseTable) -> tuple[Block, ...]:
         else:
             blocks.append(Block(memory, width, columns))
     if second is not None:
-        for memory, parts in second.embedx.blocks():
+        for memory, parts in filter(lambda block: block[1], second.embedx.blocks()):
             named_parts = [(f"embedx.{name}", dtype, count) for name, dtype, count in parts]
             blocks.append(SecondBlock(memory, *_columns(named_parts), second))
     return tuple(blocks)

@@ -15,7 +15,7 @@ import numpy as np
 from pserver.arrays import Floats, Keys, RowIds
 from pserver.kernel import rows
 from pserver.kernel.dedupe import dedupe
-from pserver.occurrences import Occurrences
+from pserver.occurrences import NO_OCCURRENCES, Occurrences
 from pserver.spec import TableSpec
 from pserver.table.accessor import Accessor
 from pserver.table.admission import make_admission, make_admission_rule
@@ -147,4 +147,12 @@ def make_gate(spec: TableSpec, accessor: Accessor, index: Index) -> Gate | None:
     """
     rule = make_admission_rule(spec.admission, accessor)
     chosen = make_admission(rule, accessor, spec)
-    return None if chosen is None else Gate(chosen, index)
+    if chosen is None:
+        return None
+    # On nothing, so that no request waits for a compiler.
+    nothing = read_only(dedupe(np.empty(0, np.uint64)).keys)
+    admitted = chosen.admits(nothing, NO_OCCURRENCES, version=0)
+    chosen.count(nothing, NO_OCCURRENCES, admitted)
+    none = read_only(np.empty(0, np.float32))
+    rows.take(none, 1, np.empty(0, np.int64), np.empty(0, np.float32))
+    return Gate(chosen, index)

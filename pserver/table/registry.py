@@ -18,6 +18,7 @@ from pserver.table.dense import DenseTable, spelled_out_dense
 from pserver.table.eviction import make_eviction_rule
 from pserver.table.initializer import make_initializer
 from pserver.table.optimizer import make_optimizer
+from pserver.table.shown import warm_shown
 from pserver.table.sparse import SparseTable
 from pserver.table.storage import MEMORY_ONLY, Storage
 
@@ -107,6 +108,7 @@ class Registry:
         table = SparseTable(wanted, storage=self._storage)
         table.epoch = self.epoch
         warm(table)
+        warm_shown(table)
         self._tables[wanted.name] = table
         return table
 
