@@ -170,7 +170,9 @@ class Group:
         heard = self._heard.get(request.trainer)
         if heard is not None:
             heard.at, heard.step, heard.loss = _now(), request.step, request.loss
-        return await self._executor.run(lambda: self._on_heartbeat(request.trainer))
+        reply = await self._executor.run(lambda: self._on_heartbeat(request.trainer))
+        self._watch()
+        return reply
 
     # --- commands, in the owner thread --------------------------------------------------------
 
@@ -247,6 +249,10 @@ class Group:
 
     async def _look(self, now: float) -> None:
         """Send the owner thread what time has decided."""
+        for member in list(self.members):
+            if member.state == "live" and member.uuid not in self._heard:  # from a restored state
+                lease_s = GroupSettings().lease_s
+                self._heard[member.uuid] = Heard(member.trainer_id, lease_s, now)
         for uuid, heard in list(self._heard.items()):
             if now - heard.at > heard.lease_s and self.members.is_live(uuid):
                 await self._executor.run(lambda uuid=uuid: self._on_expire(uuid))  # type: ignore[misc]

@@ -251,6 +251,8 @@ class Servicer:
             return await self.loads.answer(message)
         await self._gate.passed(method)
         run = self._run_of.get(method, self._executor.run)
+        if method == "Push" and self._group.members.is_sync:
+            run = self._executor.run  # it may close a round: the work of all trainers' parts
         return await self._waiting.run(run, functools.partial(self._work[method], message))
 
     async def end_saves(self) -> None:
