@@ -19,6 +19,7 @@ from rich.table import Table
 
 from pserver._version import __version__
 from pserver.cli_checkpoint import add_checkpoint, checkpoint
+from pserver.cli_export import add_export
 from pserver.cli_lifecycle import add_commands
 from pserver.cli_shared import add_cluster_flags, connect_given, console
 from pserver.cli_tables import (
@@ -94,6 +95,7 @@ def make_parser() -> CommandParser:
     inspecting.set_defaults(run=_inspect)
 
     add_commands(commands.add_parser)
+    add_export(commands.add_parser)
     _add_plan(commands.add_parser("plan", help="tell what a table will cost, without a server"))
 
     checkpoints = commands.add_parser("checkpoint", help="save, load and look after checkpoints")

@@ -20,8 +20,8 @@ from pserver.client.client import Client
 from pserver.errors import CheckpointError, ConfigError, nearest
 from pserver.options import CommandParser, whole_number
 
-MODES: dict[str, Mode] = {"0": "full", "1": "delta", "2": "base", "3": "batch", "5": "revert"}
-"""Paddle's numbers of save modes."""
+MODES: dict[str, Mode] = {"0": "full", "1": "delta"}
+"""Paddle's numbers of the save modes that there are here. Its others are for serving: see ``export --rows``."""
 
 Connect: TypeAlias = Callable[[argparse.Namespace], Client]
 

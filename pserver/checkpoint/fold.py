@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from pserver.checkpoint.load import Target, chain_of, load_shard, read_checked
 from pserver.checkpoint.manifest import Manifest, Part, ShardEntry, part_name
 from pserver.checkpoint.publish import Facts, publish
-from pserver.checkpoint.snapshot import RowFiles, arrays_file, dense_files, sparse_entry
+from pserver.checkpoint.snapshot import (
+    RowFiles,
+    arrays_file,
+    dense_files,
+    filter_files,
+    sparse_entry,
+)
 from pserver.checkpoint.store import Store, next_version
 from pserver.checkpoint.tensors import Encoded, encoded
 from pserver.placement import partitions_of_shard
@@ -101,6 +107,8 @@ def write_quiet(
         while not cut.is_done:
             rows.add(cut.copy_some(_SLICE_ROWS), next_partition=cut.next_partition)
         files += rows.finish()
+        own = partitions_of_shard(shard, num_shards)
+        files += filter_files(write, cut, shard=shard, partitions=own)
         tables.append(sparse_entry(cut, rows))
     for dense in registry.dense:
         dense_cut = DenseCut(dense)

@@ -28,8 +28,9 @@ from pserver.errors import CheckpointError
 from pserver.placement import NUM_PARTITIONS, partitions_of_shard, slice_of_shard
 from pserver.spec import DenseSpec, TableSpec
 from pserver.table.dense_dump import fill_dense
-from pserver.table.dump import put_rows
+from pserver.table.dump import put_filter_state, put_rows
 from pserver.table.registry import Registry
+from pserver.table.sparse import SparseTable
 
 Rows = dict[str, NDArray[Any]]
 """``keys`` and columns of some rows, and ``erased`` where the file has it."""
@@ -255,6 +256,8 @@ def _load_sparse(
             else:
                 fit.put(table, keys, rows)
             loaded.bytes += entry.bytes
+    if fit.is_exact:
+        _load_filter(store, chain[-1], table, own)
     entry_of_table = chain[-1].table(fit.spec.name)
     table.version = _of_shard(entry_of_table.versions, target)
     if entry_of_table.numbers:
@@ -262,6 +265,27 @@ def _load_sparse(
     loaded.rows += table.num_rows
     took, of = loaded.state
     loaded.state = (took + (fit.has_state and fit.keeps_state), of + fit.has_state)
+
+
+def _load_filter(
+    store: Store, manifest: Manifest, table: SparseTable, own: tuple[int, int]
+) -> None:
+    """Take what admission counted in the partitions of this shard."""
+    for file in manifest.files:
+        if file.kind != "filter" or file.table != table.spec.name:
+            continue
+        begin, end = max(own[0], file.partitions[0]), min(own[1], file.partitions[1])
+        if begin >= end:
+            continue
+        where = f"{store.where}/{manifest.version}/{file.name}"
+        arrays = decode(read_checked(store, manifest.version, file), where=where)
+        offsets = {name.removesuffix(".offsets"): a for name, a in arrays.items() if ".off" in name}
+        for partition in range(begin, end):
+            state = {
+                name: arrays[name][at[partition] : at[partition + 1]]
+                for name, at in offsets.items()
+            }
+            put_filter_state(table, partition, state)
 
 
 def _load_dense(

@@ -21,8 +21,8 @@ FORMAT = 1
 MANIFEST = "MANIFEST.json"
 LATEST = "LATEST"
 
-Mode: TypeAlias = Literal["full", "delta", "base", "batch", "revert"]
-"""Why rows were written."""
+Mode: TypeAlias = Literal["full", "delta"]
+"""Which rows were written: all, or those that changed since the base."""
 
 _VERSION = re.compile(r"v(\d{8})")
 
@@ -53,10 +53,11 @@ class FileEntry(_Entry):
 
     Attributes:
         name: in the version's folder.
-        kind: ``rows`` of a sparse table, ``dense``: a slice of a dense table, ``shard``: what a
-            shard remembers beside tables, ``trainer``: a trainer's part.
+        kind: ``rows`` of a sparse table, ``filter``: what its admission counted, ``dense``: a slice
+            of a dense table, ``shard``: what a shard remembers beside tables, ``trainer``: a
+            trainer's part.
         shard: who wrote it; -1 where a trainer or a tool did.
-        table: of ``rows`` and ``dense``.
+        table: of ``rows``, ``filter`` and ``dense``.
         bytes, sha256: of the whole file.
         rows: in it; floats, where it is dense.
         erased: keys named in it as erased since the base.
@@ -64,7 +65,7 @@ class FileEntry(_Entry):
     """
 
     name: str
-    kind: Literal["rows", "dense", "shard", "trainer"]
+    kind: Literal["rows", "filter", "dense", "shard", "trainer"]
     shard: int
     table: str = ""
     bytes: int

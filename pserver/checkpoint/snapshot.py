@@ -207,6 +207,29 @@ def sparse_entry(cut: Cut, files: RowFiles) -> TableEntry:
     )
 
 
+def filter_files(
+    write: Write, cut: Cut, *, shard: int, partitions: tuple[int, int]
+) -> list[FileEntry]:
+    """Write what admission counted, and return what the manifest says of it; nothing if nothing.
+
+    Args:
+        write: takes the file.
+        cut: of the table.
+        shard: who writes.
+        partitions: [begin, end) of the shard.
+    """
+    names = sorted({name for state in cut.filters for name in state})
+    if not names:
+        return []
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in names:
+        parts = [state[name] for state in cut.filters]
+        arrays[name] = np.concatenate(parts)
+        arrays[f"{name}.offsets"] = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    file = arrays_file(write, "filter", arrays, table=cut.table.spec.name, shard=shard)
+    return [file.model_copy(update={"partitions": partitions})]
+
+
 def dense_files(
     write: Write, cut: DenseCut, *, shard: int, num_shards: int
 ) -> tuple[FileEntry, TableEntry]:
@@ -234,7 +257,7 @@ def dense_files(
 
 def arrays_file(
     write: Write,
-    kind: Literal["dense", "shard"],
+    kind: Literal["filter", "dense", "shard"],
     arrays: Mapping[str, NDArray[Any]],
     *,
     table: str,

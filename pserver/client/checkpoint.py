@@ -112,7 +112,7 @@ class Checkpoints:
         What this client pushed before is in the version.
 
         Args:
-            mode: full, delta, base, batch or revert.
+            mode: full, or delta: what changed since the last version.
             trainers: what the manifest keeps of trainers, by their names: JSON only.
             files: of trainers, by their names in the version's folder.
 

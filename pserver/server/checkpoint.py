@@ -255,8 +255,6 @@ class Saves:
 
     def _remember(self, save: Save) -> None:
         """Count erased keys from the cut on; in the owner thread."""
-        if self._mode not in ("full", "delta", "batch"):
-            return  # not all rows are in it
         histories: dict[str, History] = {}
         for name, cut in save.cuts.items():
             if isinstance(cut.table.watch, History):

@@ -28,6 +28,7 @@ from pserver.checkpoint.snapshot import (
     RowFiles,
     arrays_file,
     dense_files,
+    filter_files,
     order_of,
     sparse_entry,
 )
@@ -220,12 +221,13 @@ class Save:
 
     async def _write_table(self, cut: Cut) -> None:
         name, shard = cut.table.spec.name, self.shard
+        own = partitions_of_shard(shard.shard, shard.num_shards)
         files = RowFiles(
             self._write,
             cut.blocks,
             table=name,
             shard=shard.shard,
-            partitions=partitions_of_shard(shard.shard, shard.num_shards),
+            partitions=own,
         )
         files.keep = self.keeps(cut.table)
         if self.since:
@@ -241,6 +243,9 @@ class Save:
             )
             self.progress.rows = sum(file.rows for file in self._files) + files.num_rows
         self._files += await self._aside(files.finish)
+        self._files += await self._aside(
+            lambda: filter_files(self._write, cut, shard=shard.shard, partitions=own)
+        )
         self._tables.append(sparse_entry(cut, files))
 
     async def _write_dense(self, cut: DenseCut) -> None:
