@@ -72,7 +72,7 @@ def _drop(given: argparse.Namespace) -> None:
     if gone.shards:
         _tell(given, gone, f"dropped table {given.table!r}: {gone.rows:,} rows are gone")
     else:
-        _tell(given, gone, f"there is no table {given.table!r}; nothing was done")
+        _tell(given, gone, f"there was no table {given.table!r}; nothing was done")
 
 
 def _confirm(given: argparse.Namespace, what: str) -> None:
@@ -94,7 +94,8 @@ def _tell(given: argparse.Namespace, gone: Gone, text: str) -> None:
     if given.json:
         print(json.dumps({"table": given.table, **dataclasses.asdict(gone)}))
     else:
-        print(f"{text}, {size_text(gone.bytes)} on {len(gone.shards)} shards")
+        size = f", {size_text(gone.bytes)} on {len(gone.shards)} shards" if gone.shards else ""
+        print(f"{text}{size}")
 
 
 def _shrink(given: argparse.Namespace) -> None:
@@ -127,8 +128,11 @@ def shrink_lines(found: Shrink, *, dry: bool) -> list[str]:
     lines = [
         f"table {found.table!r}, day {found.day}: {found.gone:,} of {found.rows:,} rows {would}, "
         f"{size_text(found.gone_bytes)}",
-        f"{found.by_score:,} for their score, {found.by_age:,} for their age (some for both)",
     ]
+    if found.has_scores:
+        lines.append(
+            f"{found.by_score:,} for their score, {found.by_age:,} for their age (some for both)"
+        )
     return lines + [past] * bool(past)
 
 
@@ -188,5 +192,6 @@ def _bounds(found: TopKeys, by: str) -> str:
         return f"of {found.seen:,.0f} rows; exact"
     return (
         f"of about {found.seen:,.0f} pushed keys; each count is estimated from one in {STEP} of them "
-        f"(a count of n is off by about {STEP**0.5:.0f} * sqrt(n)), and may be {found.missed:,.0f} too low"
+        f"(a count of n is off by about {STEP**0.5:.0f} * sqrt(n)), and may be up to {found.missed:,.0f} "
+        "too low"
     )

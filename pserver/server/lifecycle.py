@@ -164,6 +164,7 @@ class LifecycleMethods:
             if isinstance(gone, SparseTable):
                 self._leave(gone.leave())
             self._registry.drop(request.table)
+            self._told.pop(request.table, None)
             rows = gone.num_rows if isinstance(gone, SparseTable) else gone.size
             return pb.GoneReply(was_there=True, rows=rows, bytes=gone.num_bytes)
 
@@ -224,7 +225,6 @@ class LifecycleMethods:
             reply = work()
             if reply.was_there:
                 self._forget(request.table)
-                self._told.pop(request.table, None)
                 _say(event, table=request.table, rows=reply.rows, bytes=reply.bytes)
             self._answers[request.request] = build_small(reply)
             while len(self._answers) > REMEMBERED_MAX:

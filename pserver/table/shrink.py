@@ -165,7 +165,7 @@ def verdict(table: SparseTable, row: Row) -> tuple[bool, str]:
     days = day - seen
     return (
         days > ttl_days,
-        f"not written for {days} days on day {day}, at most {ttl_days} are allowed",
+        f"days not written: {days} on day {day}, at most {ttl_days} are allowed",
     )
 
 

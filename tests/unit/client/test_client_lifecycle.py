@@ -138,7 +138,7 @@ def test_inspect_says_whether_a_row_would_go(client: pserver.Client) -> None:
     assert (fresh.would_go, fresh.why) == (False, "written since the last shrink")
     assert (old.would_go, old.why) == (
         True,
-        "not written for 2 days on day 12, at most 1 are allowed",
+        "days not written: 2 on day 12, at most 1 are allowed",
     )
     assert client.inspect("ads", 999).why == ""
 

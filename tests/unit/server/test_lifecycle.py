@@ -153,7 +153,10 @@ def test_what_goes_is_said_in_the_log(servicer: Servicer) -> None:
             keys = np.arange(turn * 100, turn * 100 + 100).tolist()
             call(servicer, "Push", push_bytes({"small": (keys, [1.0] * 100)}, counter=turn))
 
-    made, fell = lines
+        remove(servicer, "Clear", request=3, table="small")
+
+    made, fell, cleared = lines
+    assert cleared["event"] == "table cleared"
     assert (made["event"], made["evict"], made["shrink"], made["on_nan"]) == (
         "table made",
         "lru:rows=100",
