@@ -11,7 +11,8 @@ at most ``SAMPLE`` rows is ranked whole and exactly.
 
 What always holds:
     * After a command the table is within its limit, unless the rows of that command alone are more;
-      while it runs, it is over by the rows that it makes.
+      while it runs, it is over by the rows that it makes. (A table that was loaded from one without
+      a limit gets there by and by: each command looks ``LOOKS`` times more than its own rows need.)
     * No row of the command itself goes. Reads change no rank.
     * What goes is a function of the commands that came before; no clock but theirs is read.
 
@@ -41,6 +42,9 @@ SAMPLE = 2048
 
 BATCH_MAX = 256
 """Rows that fall out for one sample at most: its lowest eighth."""
+
+LOOKS = 64
+"""Looks that a command does at most for rows that it did not make: 16,384 rows, 6 ms."""
 
 ROOM = MESSAGE_BYTES_MAX // 8
 """Rows that one command makes at most: keys of 8 bytes in a message. capacity_max must leave room for
@@ -200,7 +204,13 @@ class Eviction:
         return self._excess(table, slack=False) > 0
 
     def make_room(
-        self, table: Evictable, ages: Ages, marks: Words, erase: Callable[[Keys], int]
+        self,
+        table: Evictable,
+        ages: Ages,
+        marks: Words,
+        erase: Callable[[Keys], int],
+        *,
+        num_made: int,
     ) -> None:
         """Let rows fall out until the table is within its limit, and a little under it.
 
@@ -209,9 +219,13 @@ class Eviction:
             ages: of its rows.
             marks: a bit for each row id that must stay.
             erase: removes keys, and returns how many there were.
+            num_made: rows that the command made at most.
         """
         barren = 0  # rows looked at since the last one that could go
-        while barren <= table.num_rows and (excess := self._excess(table, slack=True)):
+        for _ in range(LOOKS + 2 * num_made // BATCH_MAX):
+            excess = self._excess(table, slack=True)
+            if not excess or barren > table.num_rows:
+                break
             keys, row_ids, self.hand = table.walk(self.hand, SAMPLE)
             ranks = ages.ranks(self.kind, keys, row_ids, self._worths(table, row_ids), marks)
             movable = int(np.count_nonzero(ranks < kernel.NEVER))

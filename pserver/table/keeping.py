@@ -108,7 +108,8 @@ class Keeping:
         self._has_changed = False
         if self.eviction is not None and self.eviction.is_over(self):
             kernel.mark(self._marks, row_ids)
-            self.eviction.make_room(self, self.ages, self._marks, erase)
+            num_made = row_ids.size
+            self.eviction.make_room(self, self.ages, self._marks, erase, num_made=num_made)
             kernel.unmark(self._marks, row_ids)
         self.ages.clock += 1
 

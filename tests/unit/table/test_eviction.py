@@ -7,7 +7,7 @@ import pytest
 
 from pserver.errors import ConfigError
 from pserver.spec import TableSpec
-from pserver.table.eviction import BATCH_MAX, ROOM, make_eviction_rule
+from pserver.table.eviction import BATCH_MAX, LOOKS, ROOM, make_eviction_rule
 from pserver.table.keeping import INDEX_BYTES
 from pserver.table.sparse import SparseTable
 
@@ -114,6 +114,23 @@ def test_no_row_of_the_command_itself_goes() -> None:
     table.pull(np.array([7777], np.uint64), out)
     assert 99 <= table.num_rows <= 100
     assert has(table, [7777]) == [True]
+
+
+def test_a_table_loaded_over_its_limit_gets_there_by_and_by() -> None:
+    """No command lets many more rows fall out than it makes, so none takes seconds."""
+    table = SparseTable(SPEC)
+    table.rows_to_fill(np.arange(60_000, dtype=np.uint64))
+
+    left = []
+    while table.num_rows > 8000:
+        before = table.num_rows
+        push(table, [70_000])
+        left.append(before - table.num_rows)
+
+    assert len(left) > 2
+    assert max(left) <= LOOKS * BATCH_MAX
+    assert has(table, [70_000]) == [True]
+    table.check()
 
 
 def test_keys_that_come_back_begin_anew() -> None:
