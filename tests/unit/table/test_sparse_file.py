@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pserver.spec import TableSpec
+from pserver.occurrences import Occurrences
+from pserver.spec import ROW_DTYPES, TableSpec
 from pserver.table.sparse import SparseTable
 from pserver.table.storage import Storage
 
@@ -90,6 +91,34 @@ def test_a_table_has_the_same_bits_when_it_lies_on_a_file(tmp_path: Path, optimi
         if one is not None and other is not None:
             assert np.array_equal(one.weights, other.weights)
             assert all(np.array_equal(one.state[part], other.state[part]) for part in one.state)
+
+
+@pytest.mark.parametrize("row_dtype", ROW_DTYPES)
+def test_rows_of_ctr_have_the_same_bits_when_they_lie_on_a_file(
+    tmp_path: Path, row_dtype: str
+) -> None:
+    """Both parts of a row, of each dtype, through push, pull, assign and erase."""
+    rng = np.random.default_rng(5)
+    accessor = "ctr:embedx_threshold=0.5"
+    memory, file = tables(tmp_path, optimizer="adagrad", accessor=accessor, row_dtype=row_dtype)
+
+    for _ in range(10):
+        keys = rng.integers(0, 200, 80, np.uint64)
+        values = rng.standard_normal(keys.size * DIM).astype(np.float32)
+        said = Occurrences(clicks=np.ones(keys.size, np.float32))
+        seen = []
+        for table in (memory, file):
+            out = np.empty((2, keys.size * DIM), np.float32)
+            table.push(keys, table.check_push(keys, values, said), said)
+            table.version += 1
+            table.pull(keys + np.uint64(50), out[0])
+            table.assign(keys[:5], values[: 5 * DIM])
+            table.erase(keys[5:9])
+            table.peek(keys, out[1])
+            table.check()
+            seen.append(out.tobytes())
+        assert seen[0] == seen[1]
+    assert memory.num_bytes == file.num_bytes
 
 
 def test_nothing_is_lost_when_the_disk_is_full(tmp_path: Path) -> None:
