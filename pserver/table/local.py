@@ -53,7 +53,7 @@ class LocalTable(SparseTable):
         Raises:
             ConfigError: as of ``SparseTable``.
         """
-        mine = dataclasses.replace(spec, storage="memory", row_dtype="float32")
+        mine = dataclasses.replace(spec, storage="memory", row_dtype="float32", evict="none")
         super().__init__(dataclasses.replace(mine, capacity_max=rows_max))
         assert isinstance(self._slab, FloatSlab)
         self._rows: Floats = self._slab.rows

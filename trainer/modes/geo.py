@@ -64,7 +64,18 @@ class GeoMode(GroupMode):
 
     @override
     def create_table(self, spec: pserver.TableSpec) -> pserver.TableSpec:
-        """Make a sparse table, there and here."""
+        """Make a sparse table, there and here.
+
+        Raises:
+            pserver.ConfigError: the servers would decide by pushes which rows there are, or what is
+                in them; they see none in this mode.
+        """
+        for field, only in (("accessor", "plain"), ("admission", "always")):
+            if getattr(spec, field) != only:
+                raise pserver.ConfigError(
+                    f"table {spec.name!r}: mode geo takes {field} {only}, got "
+                    f"{getattr(spec, field)}: the servers see differences, and no gradients or shows"
+                )
         made = self.client.create_table(spec)
         if made.name not in self._marks:  # from here on the servers note what others change
             self._marks[made.name] = self.client.geo.changed(made.name, None).marks

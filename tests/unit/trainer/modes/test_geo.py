@@ -334,3 +334,33 @@ def test_dense_vectors_meet_at_the_same_point() -> None:
         assert pair[0].pull_dense("d").values.tolist() == [12.0, 22.0, 32.0]
         assert [vector(mode) for mode in modes] == [[12.0, 22.0, 32.0]] * 2
         assert [local(mode, [1]) for mode in modes] == [[2.0], [2.0]]
+
+
+def test_a_trainer_too_many_windows_ahead_waits_for_the_slowest() -> None:
+    """With max_staleness 1 the third window of one waits until the other one told of its first."""
+    pserver.LocalTable(spec(), rows_max=1)  # compiles, which takes longer than the timeout
+    with clients(2, settings=pserver.ClientSettings(timeout_s=0.2)) as pair:
+        fast, slow = both(pair, max_staleness=1, barrier_timeout=0.3, geo_average="none")
+        step(fast, [1], [-1.0])
+        fast.flush()
+        step(fast, [1], [-1.0])
+        with pytest.raises(pserver.DeadlineError):
+            fast.flush()
+        step(slow, [1], [-1.0])
+        slow.flush()
+
+        fast.flush()
+
+        assert local(fast, [1]) == [3.0]
+
+
+@pytest.mark.parametrize("given", [{"accessor": "ctr"}, {"admission": "count:n=2"}])
+def test_tables_that_learn_from_what_is_pushed_are_refused(given: dict[str, str]) -> None:
+    """The servers of geo mode see differences only; the error says what the mode takes."""
+    with clients(1) as (client,):
+        mode = trainer(client)
+        (field,) = given
+        wanted = pserver.TableSpec(name="other", dim=2, optimizer="adagrad", **given)  # type: ignore[arg-type]
+
+        with pytest.raises(pserver.ConfigError, match=f"mode geo takes {field} "):
+            mode.create_table(wanted)
