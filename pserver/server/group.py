@@ -7,7 +7,7 @@ What always holds:
     * The clock is read here only. That a lease is over, or that a round waited as long as it may, goes
       to the owner thread as a command that names whom or which round it means, so the same commands
       give the same state anywhere.
-    * Time in which this process did not run counts for no lease.
+    * Time in which this process did not run counts for no lease and no limit.
     * A trainer under the id of a live one is refused as soon as the live one is heard from again, and
       let in when its lease is over.
 Owner: the event loop.
@@ -242,6 +242,8 @@ class Group:
             if stood_s > tick_s:  # nothing could be heard meanwhile
                 for heard in self._heard.values():
                     heard.at += stood_s
+                if self._waits is not None:
+                    self._waits = (self._waits[0], self._waits[1] + stood_s)
             last = now
             with contextlib.suppress(TransientError):  # a full queue: at the next look
                 await self._look(now)
