@@ -31,6 +31,17 @@ def test_the_torch_example_learns_when_run_on_embedded_shards() -> None:
     assert float(loss.detach()) < 0.5, "the loss begins at about 0.69"  # type: ignore[attr-defined]
 
 
+def test_the_example_with_a_mode_learns_when_run_on_embedded_shards() -> None:
+    """The trainer of a group, its dense part on the servers: its loss falls, and it leaves."""
+    local = re.sub(r"pserver\.connect\([^)]*\)", "pserver.embedded(2)", _block("modes"))
+    names: dict[str, object] = {}
+
+    exec(compile(local, "README.md", "exec"), names)
+
+    loss = names["loss"]
+    assert float(loss.detach()) < 0.5, "the loss begins at about 0.69"  # type: ignore[attr-defined]
+
+
 def test_the_numpy_example_gives_what_it_says() -> None:
     """The example without torch runs, and the shapes are those of its comments."""
     names: dict[str, object] = {}

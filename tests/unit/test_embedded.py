@@ -98,3 +98,25 @@ def test_tables_lie_on_files_when_there_is_a_folder_for_them(tmp_path: Path) -> 
         pserver.ConfigError, match=r"storage_dir .*gone: must be a folder that exists"
     ):
         pserver.embedded(2, storage_dir=str(tmp_path / "gone"))
+
+
+def test_clients_of_a_cluster_share_its_tables() -> None:
+    """What one writes the other reads; closing a client leaves the shards as they are."""
+    with pserver.Cluster(2) as cluster:
+        with cluster.connect() as one:
+            one.create_table(pserver.TableSpec(name="t", dim=1))
+            one.assign("t", [7], [[2.0]])
+        with cluster.connect() as other:
+            assert other.peek("t", [7]).tolist() == [[2.0]]
+
+
+def test_a_call_to_a_cluster_ends_in_time() -> None:
+    """A pull that nobody will ever answer gives up at its deadline, and is forgotten there."""
+    settings = pserver.ClientSettings(timeout_s=0.2, try_timeout_s=0.1)
+    group = pserver.GroupSettings(mode="sync", trainers=2, barrier_timeout=0.1, on_missing="wait")
+    with pserver.Cluster(1) as cluster, cluster.connect(settings=settings) as client:
+        client.create_table(pserver.TableSpec(name="t", dim=1))
+        joined = client.join(group)
+
+        with pytest.raises(pserver.DeadlineError):
+            joined.start_pull({"t": np.array([7], np.uint64)}, round_number=2).result()
