@@ -1,11 +1,15 @@
 """``trainer run --trainers N``: real trainers on servers of this machine, one screen, one summary."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.integration.servers import WAIT_S
 from tests.unit.trainer.models import criteo_line
 from trainer import cli
 
@@ -80,3 +84,24 @@ def test_settings_that_a_trainer_refuses_exit_2(
 
     assert status == 2
     assert "did you mean 'adagrad'?" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_trainers_and_servers(words: list[str], number: signal.Signals) -> None:
+    """A launcher that is told to end ends all that it started first."""
+    command = [sys.executable, "-m", "trainer", *words, "--epochs", "1000000"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert "trainers, steps" in next(line for line in process.stderr if "steps" in line)
+        started = psutil.Process(process.pid).children(recursive=True)
+        assert len(started) == 4
+
+        process.send_signal(number)
+
+        assert process.wait(WAIT_S) == {signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+        assert psutil.wait_procs(started, timeout=WAIT_S)[1] == []
+    finally:
+        process.kill()
+        process.communicate()
