@@ -20,6 +20,7 @@ from rich.table import Table
 from pserver._version import __version__
 from pserver.cli_checkpoint import add_checkpoint, checkpoint
 from pserver.cli_export import add_export
+from pserver.cli_journal import add_journal, journal
 from pserver.cli_lifecycle import add_commands
 from pserver.cli_shared import add_cluster_flags, connect_given, console
 from pserver.cli_tables import (
@@ -101,6 +102,10 @@ def make_parser() -> CommandParser:
     checkpoints = commands.add_parser("checkpoint", help="save, load and look after checkpoints")
     add_checkpoint(checkpoints, cluster_flags=add_cluster_flags)
     checkpoints.set_defaults(run=_checkpoint)
+
+    journals = commands.add_parser("journal", help="look at a shard's journal")
+    add_journal(journals)
+    journals.set_defaults(run=_journal)
 
     optimizers = commands.add_parser("optimizers", help="list the rules a table may have")
     optimizers.add_argument("--dim", type=int, default=16, help="for the sizes (default: 16)")
@@ -244,6 +249,11 @@ def _ls(given: argparse.Namespace) -> None:
 
 def _checkpoint(given: argparse.Namespace) -> None:
     output = checkpoint(given, connect_given)
+    print(*([json.dumps(output.facts)] if given.json else output.lines), sep="\n")
+
+
+def _journal(given: argparse.Namespace) -> None:
+    output = journal(given)
     print(*([json.dumps(output.facts)] if given.json else output.lines), sep="\n")
 
 

@@ -105,8 +105,27 @@ class ServeSettings(Settings):
     ] = None
     restore: Annotated[
         str | None,
-        Field(description="load this version first: latest, a name or a number; none: begin empty"),
+        Field(
+            description="begin with this version and the journal behind it: latest, a name or a "
+            "number; none: begin empty"
+        ),
     ] = None
+    journal: Annotated[
+        str | None,
+        Field(
+            description="folder of this shard's journal: what it acknowledged outlives the process"
+        ),
+    ] = None
+    fsync: Annotated[
+        Literal["always", "interval", "off"],
+        Field(
+            description="when the journal is on the disk: before replies, soon after, at leisure"
+        ),
+    ] = "interval"
+    fsync_interval_ms: Annotated[
+        float,
+        Field(ge=1.0, le=60_000.0, description="milliseconds between two syncs of the journal"),
+    ] = 100.0
     rule: Annotated[
         str | None,
         Field(description="optimizers of your own, as FILE.py:NAME,...; every shard needs them"),
@@ -122,8 +141,17 @@ class ServeSettings(Settings):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         """Refuse settings that would have no effect."""
-        if self.restore is not None and self.checkpoint_dir is None:
-            raise ValueError("restore needs checkpoint_dir: where the versions lie")
+        if self.restore not in (None, "none") and self.checkpoint_dir is None:
+            if self.journal is None:
+                raise ValueError("restore needs checkpoint_dir or journal: where to load from")
+            if self.restore != "latest":
+                raise ValueError("restore of a version needs checkpoint_dir: where versions lie")
+        fields = type(self).model_fields
+        is_default = all(
+            getattr(self, name) == fields[name].default for name in ("fsync", "fsync_interval_ms")
+        )
+        if self.journal is None and not is_default:
+            raise ValueError("fsync and fsync_interval_ms need journal: the folder that is synced")
         return self
 
 

@@ -13,6 +13,7 @@
     ├── TransientError           the world's; the send queue retries until the deadline
     │   ├── UnavailableError     no connection, or the server is going down
     │   ├── OverloadedError      a queue of the server is full
+    │   ├── StorageError         the server's disk takes no more, so it changes nothing
     │   └── NotYetError          what it waits for has not come yet; asked again at once
     ├── TableFullError           no room for a new row
     ├── TableStoppedError        a table that takes no more pushes after a bad one
@@ -23,6 +24,7 @@
     │   └── BarrierError         a round cannot be closed: who is missing is named
     ├── StaleError               a push older than the window in which repeats are known
     ├── CheckpointError          damaged, missing, of a newer format, or not to be written
+    ├── JournalError             damaged, incomplete, of another shard, or not to be read
     ├── DeadlineError            not answered in time
     └── InternalError            our own mistake
 
@@ -77,6 +79,10 @@ class OverloadedError(TransientError):
     """A queue of the server is full; it did not look at the request."""
 
 
+class StorageError(TransientError):
+    """The server could not write its journal, so it changed nothing; it goes on when there is room."""
+
+
 class NotYetError(TransientError):
     """A round that other trainers have not finished. Nothing was done; the client asks again."""
 
@@ -115,6 +121,10 @@ class StaleError(PserverError):
 
 class CheckpointError(PserverError):
     """A checkpoint is damaged, missing, too new, or could not be written. Nothing was changed."""
+
+
+class JournalError(PserverError):
+    """A journal is damaged, has a gap, or belongs to another shard. Nothing was changed."""
 
 
 class DeadlineError(PserverError):

@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 import structlog
@@ -25,8 +26,11 @@ from prometheus_client import start_http_server
 from pserver.checkpoint.places import open_store
 from pserver.config import ServeSettings
 from pserver.errors import ConfigError
+from pserver.journal.commit import loss_bound
+from pserver.journal.writer import Journal
 from pserver.malloc import keep_large_blocks
-from pserver.server.servicer import METHODS, SHORT, Servicer
+from pserver.server.methods import METHODS, SHORT
+from pserver.server.servicer import Servicer
 from pserver.status import ERROR_KEY, to_status
 from pserver.table.sparse import warmup
 from pserver.table.storage import open_storage
@@ -128,6 +132,28 @@ def _start_metrics(servicer: Servicer, bind: str) -> None:
     log.info("metrics page ready", address=f"{host}:{server.server_port}")
 
 
+async def _restore(
+    servicer: Servicer, settings: ServeSettings, announce: Callable[[str], None]
+) -> None:
+    """Bring back what the settings ask for, and begin to record."""
+    restore = None if settings.restore == "none" else settings.restore
+    if settings.journal is None:
+        if restore is not None:
+            announce(servicer.recovery.restored_line(await servicer.loads.restore(restore)))
+        return
+    journal = Journal(
+        Path(settings.journal),
+        shard=settings.shard,
+        num_shards=settings.shards,
+        incarnation=servicer.incarnation,
+        fsync=settings.fsync,
+        interval_s=settings.fsync_interval_ms / 1e3,
+    )
+    for line in await servicer.recovery.begin(journal, restore):
+        announce(line)
+    announce(f"journal {journal.where}: {loss_bound(settings.fsync, settings.fsync_interval_ms)}")
+
+
 async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> None:
     """Run one pserver until a signal ends it.
 
@@ -155,9 +181,7 @@ async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
     warmup()
-    if settings.restore is not None:
-        loaded = await servicer.loads.restore(settings.restore)
-        announce(f"restored {settings.checkpoint_dir}/{loaded.line()}")
+    await _restore(servicer, settings, announce)
     gc.freeze()  # a full collection would go through all modules: 140 ms, in which nobody is answered
     if settings.metrics_bind is not None:
         _start_metrics(servicer, settings.metrics_bind)

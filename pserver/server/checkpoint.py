@@ -22,7 +22,7 @@ from pserver.checkpoint.manifest import FileEntry, Manifest, Mode
 from pserver.checkpoint.publish import Facts, publish
 from pserver.checkpoint.store import Store, next_version
 from pserver.checkpoint.tensors import encoded
-from pserver.errors import CheckpointError, RequestError, RestartedError, nearest
+from pserver.errors import CheckpointError, JournalError, RequestError, RestartedError, nearest
 from pserver.server.align import Align, Marks
 from pserver.server.gate import HOLD_S_MAX, Gate
 from pserver.server.save import Save, Shard
@@ -247,11 +247,20 @@ class Saves:
         self._align.lift()
         if request.is_durable and save.progress.state in ("done", "published"):
             await self._shard.executor.run(lambda: self._remember(save))
+            if save.journal is not None:
+                await self._drop_covered(save.journal["position"])
         else:
             await save.end()
             if self._shard.shard == 0:
                 await asyncio.to_thread(save.store.abandon, save.version)
         self._save = None
+
+    async def _drop_covered(self, position: int) -> None:
+        """Let the journal go up to the cut; what cannot be removed costs room, and nothing else."""
+        try:
+            await asyncio.to_thread(self._shard.drop_covered, position)
+        except JournalError as error:
+            log.warning("segments of the journal stay", reason=str(error))
 
     def _remember(self, save: Save) -> None:
         """Count erased keys from the cut on; in the owner thread."""

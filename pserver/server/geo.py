@@ -8,7 +8,7 @@ trainer that asks for what changed and then reads the rows sees at least what it
 Owner: the shard's owner thread.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pserver.arrays import Keys
 from pserver.errors import ShapeError
@@ -46,6 +46,17 @@ class GeoMethods:
     def forget(self, table: str) -> None:
         """Let readers of a table that was cleared or dropped take every row for changed."""
         self._logs.pop(table, None)
+
+    def export(self) -> dict[str, int]:
+        """Return where each log ends."""
+        return {table: log.position for table, log in self._logs.items()}
+
+    def load(self, positions: Mapping[str, int]) -> None:
+        """Go on with empty logs where others ended: who asks for what was before takes every row."""
+        self._logs = {
+            table: ChangeLog(table=table, position=position)
+            for table, position in positions.items()
+        }
 
     def pull_changed(self, message: bytes) -> bytes:
         """Return which keys others wrote to; the first question about a table opens its log."""

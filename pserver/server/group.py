@@ -16,7 +16,8 @@ Owner: the event loop.
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pserver.config import GroupSettings
@@ -24,14 +25,18 @@ from pserver.errors import BarrierError, GroupError, ShapeError, TransientError
 from pserver.server.executor import Executor
 from pserver.server.members import Members, TakenError
 from pserver.server.merge import Merge
+from pserver.server.methods import METHODS, Own
+from pserver.server.recording import Recorder, number_body, number_of
 from pserver.server.rounds import Rounds
 from pserver.server.waiting import Progress
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import TRAINER_BYTES
 from pserver.wire.small import build_small, group_of, group_proto_of, parse_small
 
-METHODS = ("Join", "Heartbeat", "Leave")
+GROUP_METHODS = ("Join", "Heartbeat", "Leave")
 """The methods that this room answers."""
+
+_SEEN = struct.Struct("<Id")
 
 _TICK_MAX_S = 0.5
 _TICKS_A_LIMIT = 10  # looks at the clock within the shortest limit that there is
@@ -61,6 +66,7 @@ class Group:
         executor: Executor,
         merge: Merge,
         progress: Progress,
+        recorder: Recorder,
         *,
         check_incarnation: Callable[[int], None],
     ) -> None:
@@ -70,19 +76,21 @@ class Group:
             executor: gives commands their turn.
             merge: makes one step of the parts of a round.
             progress: is told when a request that waits may go on.
+            recorder: is told of commands before they are done.
             check_incarnation: refuses a request for another process.
         """
         self.members = Members()
         self.rounds = Rounds(self.members, merge, progress)
         self._executor = executor
         self._progress = progress
+        self._recorder = recorder
         self._check_incarnation = check_incarnation
         self._heard: dict[bytes, Heard] = {}
         self._watching: asyncio.Task[None] | None = None
         self._waits: tuple[int, float] | None = None  # the round that waits, and since when
 
     async def call(self, method: str, message: bytes) -> bytes:
-        """Answer one of ``METHODS``.
+        """Answer one of ``GROUP_METHODS``.
 
         Raises:
             GroupError: the sender may not join, or is no longer of the group.
@@ -90,14 +98,45 @@ class Group:
         if method == "Join":
             joining = parse_small(pb.JoinRequest, message)
             self._check_incarnation(joining.incarnation)
-            return await self._join(joining)
+            return await self._join(joining, message)
         if method == "Heartbeat":
             beat = parse_small(pb.HeartbeatRequest, message)
             self._check_incarnation(beat.incarnation)
-            return await self._heartbeat(beat)
+            return await self._heartbeat(beat, message)
         leaving = parse_small(pb.LeaveRequest, message)
         self._check_incarnation(leaving.incarnation)
-        return await self._executor.run(lambda: self._on_leave(leaving.trainer))
+        kind = METHODS["Leave"].number
+        return await self._executor.run(
+            lambda: self._recorder.write(kind, message, lambda: self._on_leave(leaving.trainer))
+        )
+
+    def resume(self) -> None:
+        """Give those that were with the group a whole lease from now on: the shard was restarted."""
+        for member in self.members:
+            if member.state in ("live", "expired"):
+                self._heard[member.uuid] = Heard(member.trainer_id, member.lease_s, _now())
+        if self._heard:
+            self._watch()
+
+    def replays(self) -> dict[int, Callable[[bytes], object]]:
+        """Return what applies each kind of record again, in the owner thread."""
+
+        def join(message: bytes) -> bytes:
+            request = parse_small(pb.JoinRequest, message)
+            return self._on_join(request, group_of(request))
+
+        def heartbeat(message: bytes) -> bytes:
+            return self._on_heartbeat(parse_small(pb.HeartbeatRequest, message).trainer, message)
+
+        return {
+            METHODS["Join"].number: join,
+            METHODS["Heartbeat"].number: heartbeat,
+            METHODS["Leave"].number: lambda message: self._on_leave(
+                parse_small(pb.LeaveRequest, message).trainer
+            ),
+            Own.EXPIRE: self._on_expire,
+            Own.LIMIT: lambda body: self.rounds.limit(*_limit_of(body)),
+        }
 
     def close(self) -> None:
         """Stop looking at the clock."""
@@ -144,15 +183,19 @@ class Group:
 
     # --- methods, on the loop -----------------------------------------------------------------
 
-    async def _join(self, request: pb.JoinRequest) -> bytes:
+    async def _join(self, request: pb.JoinRequest, message: bytes) -> bytes:
         if len(request.trainer) != TRAINER_BYTES:
             raise ShapeError(f"a trainer is {TRAINER_BYTES} bytes, got {len(request.trainer)}")
         settings = group_of(request)
-        begin = _now()
+        begin, kind = _now(), METHODS["Join"].number
         reply = None
         while reply is None:
             try:
-                reply = await self._executor.run(lambda: self._on_join(request, settings))
+                reply = await self._executor.run(
+                    lambda: self._recorder.write(
+                        kind, message, lambda: self._on_join(request, settings)
+                    )
+                )
             except TakenError as taken:
                 other = self._heard.get(taken.uuid)
                 if other is None or other.at > begin:
@@ -166,11 +209,11 @@ class Group:
         self._watch()
         return reply
 
-    async def _heartbeat(self, request: pb.HeartbeatRequest) -> bytes:
+    async def _heartbeat(self, request: pb.HeartbeatRequest, message: bytes) -> bytes:
         heard = self._heard.get(request.trainer)
         if heard is not None:
             heard.at, heard.step, heard.loss = _now(), request.step, request.loss
-        reply = await self._executor.run(lambda: self._on_heartbeat(request.trainer))
+        reply = await self._executor.run(lambda: self._on_heartbeat(request.trainer, message))
         self._watch()
         return reply
 
@@ -200,10 +243,13 @@ class Group:
         )
         return build_small(reply)
 
-    def _on_heartbeat(self, uuid: bytes) -> bytes:
-        if self.members.of(uuid) is None:
+    def _on_heartbeat(self, uuid: bytes, message: bytes) -> bytes:
+        member = self.members.of(uuid)
+        if member is None:
             raise GroupError("heartbeat: the sender is in no group of trainers here")
-        self.members.revive(uuid)
+        if member.state == "expired":
+            self._recorder.note(METHODS["Heartbeat"].number, message)
+            self.members.revive(uuid)
         return build_small(pb.HeartbeatReply(trainers_here=self.members.num_here))
 
     def _on_leave(self, uuid: bytes) -> bytes:
@@ -214,8 +260,13 @@ class Group:
         return build_small(pb.LeaveReply())
 
     def _on_expire(self, uuid: bytes) -> None:
+        self._recorder.note(Own.EXPIRE, uuid)
         self.members.expire(uuid)
         self._progress.bump()
+
+    def _on_limit(self, round_number: int, seen_s: Mapping[int, float]) -> None:
+        self._recorder.note(Own.LIMIT, _limit_body(round_number, seen_s))
+        self.rounds.limit(round_number, seen_s)
 
     # --- the clock ----------------------------------------------------------------------------
 
@@ -268,7 +319,17 @@ class Group:
         if now - since > spec.barrier_timeout:
             seen_s = {heard.trainer_id: now - heard.at for heard in self._heard.values()}
             self._waits = (number, now)  # with on_missing wait the next limit begins
-            await self._executor.run(lambda: rounds.limit(number, seen_s))
+            await self._executor.run(lambda: self._on_limit(number, seen_s))
+
+
+def _limit_body(round_number: int, seen_s: Mapping[int, float]) -> bytes:
+    """Return the body of a record that a round waited as long as it may."""
+    return number_body(round_number) + b"".join(_SEEN.pack(*seen) for seen in seen_s.items())
+
+
+def _limit_of(body: bytes) -> tuple[int, dict[int, float]]:
+    """Return the round and when each trainer was seen."""
+    return number_of(body[:8]), dict(_SEEN.iter_unpack(body[8:]))
 
 
 def _now() -> float:

@@ -19,6 +19,7 @@ Owner: the shard's owner thread.
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from pserver.errors import GroupError, ShapeError
 from pserver.server.members import Member, Members
@@ -108,6 +109,39 @@ class Leases:
             reply = self._answer(epoch, request)
         reply.num_done, reply.num_ranges = len(epoch.done), epoch.ranges
         return build_small(reply)
+
+    def export(self) -> dict[str, Any]:
+        """Return all of it as numbers, bytes, lists and dicts; ``load`` takes it back."""
+        epoch = self._epoch
+        if epoch is None:
+            return {"group_number": self._group_number, "epoch": None}
+        plain = {
+            "number": epoch.number,
+            "rows": epoch.rows,
+            "range_rows": epoch.range_rows,
+            "fresh": epoch.fresh,
+            "free": list(epoch.free),
+            "held": list(epoch.held.items()),
+            "done": sorted(epoch.done),
+            "answers": [[uuid, *answer] for uuid, answer in epoch.answers.items()],
+        }
+        return {"group_number": self._group_number, "epoch": plain}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Become what ``export`` returned elsewhere."""
+        self._group_number, plain = state["group_number"], state["epoch"]
+        self._epoch = None
+        if plain is not None:
+            self._epoch = Epoch(
+                number=plain["number"],
+                rows=plain["rows"],
+                range_rows=plain["range_rows"],
+                fresh=plain["fresh"],
+                free=plain["free"],
+                held=dict(plain["held"]),
+                done=set(plain["done"]),
+                answers={uuid: (asked, number) for uuid, asked, number in plain["answers"]},
+            )
 
     def _sender(self, uuid: bytes) -> Member:
         """Return who asks; one whose lease was over is heard from by asking."""

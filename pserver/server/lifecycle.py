@@ -9,6 +9,7 @@ What always holds:
     * A table has one walk at a time. A walk ends when its table is dropped.
     * No table is dropped under a sync group, whose parts wait for their round.
     * Memory of rows that are gone goes back to the system in slices, too.
+    * A walk that changes rows, and each of its slices, is recorded before it is done.
 Owner: the owner thread.
 """
 
@@ -16,6 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -24,11 +26,14 @@ from pserver.errors import (
     ConfigError,
     InternalError,
     PserverError,
+    StorageError,
     UnknownTableError,
     nearest,
 )
 from pserver.server.executor import Executor
 from pserver.server.members import Members
+from pserver.server.methods import METHODS, Own
+from pserver.server.recording import Recorder, number_body
 from pserver.table import shrink, top
 from pserver.table.in_force import in_force
 from pserver.table.registry import Registry
@@ -45,6 +50,8 @@ REMEMBERED_MAX = 64
 LOG_EVERY_S = 10.0
 """How often a table says that rows fell out of it."""
 
+_FULL_S = 0.001  # a walk that cannot be recorded looks again after that, as long as a slice takes
+
 TOP_MAX = 10_000
 """Keys that are told at most: 160 KB."""
 
@@ -56,12 +63,14 @@ class _Walk:
     Attributes:
         what: it does, for errors.
         reply: makes the answer, as far as it goes.
+        message: that began it; empty where it changes nothing.
         is_done: whether it ended.
         failure: why it ended early, if it did.
     """
 
     what: str
     reply: Callable[[], pb.ShrinkReply | pb.TopKeysReply]
+    message: bytes = b""
     is_done: bool = False
     failure: PserverError | None = None
 
@@ -81,6 +90,7 @@ class LifecycleMethods:
         executor: Executor,
         members: Members,
         forget: Callable[[str], None],
+        recorder: Recorder,
         *,
         check_incarnation: Callable[[int], None],
     ) -> None:
@@ -91,6 +101,7 @@ class LifecycleMethods:
             executor: does walks.
             members: the trainers of a group, if there is one.
             forget: is told of a table that was cleared or dropped.
+            recorder: is told what walks are about to change.
             check_incarnation: refuses a request for another process.
         """
         self._registry = registry
@@ -98,6 +109,8 @@ class LifecycleMethods:
         self._members = members
         self._check_incarnation = check_incarnation
         self._forget = forget
+        self._recorder = recorder
+        self._held: dict[int, Iterator[None]] | None = None  # walks, while records are replayed
         self._answers: OrderedDict[int, bytes] = OrderedDict()
         self._walks: OrderedDict[int, _Walk] = OrderedDict()
         self._busy: dict[str, _Walk] = {}
@@ -187,6 +200,7 @@ class LifecycleMethods:
         walk = _Walk(
             what=f"{'dry ' * request.dry}shrink for day {request.day}",
             reply=lambda: _shrink_reply(table, shrunk),
+            message=b"" if request.dry else message,
         )
         slices = shrink.walk(table, request.day, shrunk, dry=request.dry)
         return self._begin(request.walk, walk, table, slices)
@@ -253,23 +267,37 @@ class LifecycleMethods:
                 f"table {name!r}: a {other.what} is under way; one at a time, try again when it is "
                 "done"
             )
+        if walk.message:
+            self._recorder.note(METHODS["Shrink"].number, walk.message)
         self._busy[name] = self._walks[number] = walk
         while len(self._walks) > REMEMBERED_MAX:
             self._walks.popitem(last=False)
-        self._executor.begin(self._guarded(walk, table, slices))
+        guarded = self._guarded(number, walk, table, slices)
+        if self._held is None:
+            self._executor.begin(guarded)
+        else:
+            self._held[number] = guarded
         return build_small(walk.reply())
 
-    def _guarded(self, walk: _Walk, table: SparseTable, slices: Iterator[None]) -> Iterator[None]:
+    def _guarded(
+        self, number: int, walk: _Walk, table: SparseTable, slices: Iterator[None]
+    ) -> Iterator[None]:
         """Do a walk until it ends, fails, or its table is gone."""
         name = table.spec.name
         try:
-            for _ in slices:
-                yield
+            while True:
                 if not self._registry.has(table):
                     walk.failure = UnknownTableError(
                         f"table {name!r} was dropped in its {walk.what}"
                     )
                     return
+                while walk.message and not self._is_noted(number):
+                    yield
+                try:
+                    next(slices)
+                except StopIteration:
+                    break
+                yield
         except Exception as error:
             text = f"{walk.what} of table {name!r}: {type(error).__name__}: {error}"
             walk.failure = InternalError(text)
@@ -278,6 +306,51 @@ class LifecycleMethods:
             walk.is_done = True
             del self._busy[name]
         _say("walk done", table=name, what=walk.what)
+
+    def _is_noted(self, number: int) -> bool:
+        """Record the next slice of a walk; False if the disk is full, and it has to wait."""
+        try:
+            self._recorder.note(Own.SLICE, number_body(number))
+        except StorageError:
+            time.sleep(_FULL_S)
+            return False
+        return True
+
+    # --- while records are replayed -----------------------------------------------------------
+
+    def hold_walks(self) -> None:
+        """Let walks go on by ``advance`` only, as they went on at first."""
+        self._held = {}
+
+    def advance(self, number: int) -> None:
+        """Do the next slice of a walk.
+
+        Raises:
+            InternalError: no such walk was begun.
+        """
+        walk = None if self._held is None else self._held.get(number)
+        if walk is None:
+            raise InternalError(f"a slice of walk {number}, which was not begun")
+        next(walk, None)
+
+    def release_walks(self) -> None:
+        """Let walks that did not end go on by themselves."""
+        for walk in (self._held or {}).values():
+            self._executor.begin(walk)
+        self._held = None
+
+    def export(self) -> dict[str, Any]:
+        """Return answers, and what began the walks that go on; ``load`` takes it back."""
+        under_way = [w.message for w in self._walks.values() if w.message and not w.is_done]
+        return {"answers": list(self._answers.items()), "walks": under_way}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Become what ``export`` returned elsewhere; walks go on, and tell what they did since."""
+        self._answers = OrderedDict((number, answer) for number, answer in state["answers"])
+        for message in state["walks"]:
+            self.shrink(message)
+
+    # --- inside -------------------------------------------------------------------------------
 
     def _told_of(self, number: int) -> bytes:
         """Return how far a walk is.

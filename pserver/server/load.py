@@ -9,26 +9,32 @@ Owner: the event loop; tables are touched in the owner thread.
 """
 
 import asyncio
+import json
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from pserver.checkpoint.fit import ON_MISMATCH
+from pserver.checkpoint.fit import ON_MISMATCH, OnMismatch
 from pserver.checkpoint.load import Loaded, Target, load_shard
+from pserver.checkpoint.manifest import MANIFEST
 from pserver.checkpoint.store import Store, choose_version
+from pserver.checkpoint.tensors import checksum
 from pserver.errors import CheckpointError, PserverError, RequestError, nearest
 from pserver.server.checkpoint import Durable, Saves, opened
+from pserver.server.methods import Own
+from pserver.server.recording import Recorder
 from pserver.server.save import Shard
 from pserver.table.history import History
 from pserver.table.registry import Registry
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import build_small, parse_small
 
-Adopt: TypeAlias = Callable[[Registry, Mapping[str, NDArray[Any]]], list[str]]
-"""Takes loaded tables and the shard's other memory over, in the owner thread; returns the names of the
-tables that stay as they were."""
+Adopt: TypeAlias = Callable[[Registry, Mapping[str, NDArray[Any]], int], list[str]]
+"""Takes loaded tables, the shard's other memory and its next incarnation, in the owner thread; returns the
+names of the tables that stay as they were."""
 
 _STEPS = ("begin", "look", "commit", "end")
 
@@ -42,6 +48,7 @@ class _Load:
     registry: Registry
     task: "asyncio.Task[Loaded]"
     left: list[str]
+    on_mismatch: OnMismatch
     is_loaded: bool = False
 
 
@@ -56,6 +63,7 @@ class Loads:
         store: Store | None,
         new_registry: Callable[[], Registry],
         adopt: Adopt,
+        recorder: Recorder,
     ) -> None:
         """Begin without a load.
 
@@ -65,9 +73,10 @@ class Loads:
             store: where versions lie; None: there are none here.
             new_registry: makes an empty one.
             adopt: takes over.
+            recorder: is told what is taken over.
         """
         self._shard, self._saves, self._store = shard, saves, store
-        self._new_registry, self._adopt = new_registry, adopt
+        self._new_registry, self._adopt, self._recorder = new_registry, adopt, recorder
         self._load: _Load | None = None
 
     async def answer(self, message: bytes) -> bytes:
@@ -99,8 +108,28 @@ class Loads:
         version = await asyncio.to_thread(choose_version, store, wanted)
         target = Target(shard=self._shard.shard, num_shards=self._shard.num_shards)
         loaded = await asyncio.to_thread(load_shard, store, version, registry, target)
-        await self._take_over(registry, loaded)
+        await self._take_over(registry, loaded, on_mismatch="fail")
         return loaded
+
+    def replay(self, body: bytes) -> None:
+        """Load again what a record says was loaded; in the owner thread, before there are requests.
+
+        Raises:
+            CheckpointError: the version is not there any more, or is another one.
+        """
+        record = json.loads(body)
+        store, registry, version = opened(self._store), self._new_registry(), record["version"]
+        choose_version(store, version)
+        if checksum(store.read(version, MANIFEST)) != record["sha256"]:
+            raise CheckpointError(f"{store.where}: {version} is not the one that was loaded then")
+        target = Target(
+            shard=self._shard.shard,
+            num_shards=self._shard.num_shards,
+            wanted=self._shard.registry.specs(),
+            on_mismatch=record["on_mismatch"],
+        )
+        loaded = load_shard(store, version, registry, target)
+        self._put(registry, loaded, record["incarnation"])
 
     async def _begin(self, request: pb.LoadRequest) -> None:
         """Begin to read into new tables."""
@@ -123,12 +152,16 @@ class Loads:
         task = asyncio.ensure_future(
             asyncio.to_thread(load_shard, store, version, registry, target)
         )
-        self._load = _Load(request.load_id, version, registry, task, sorted(wanted))
+        self._load = _Load(
+            request.load_id, version, registry, task, sorted(wanted), target.on_mismatch
+        )
 
     async def _commit(self, load: _Load) -> None:
         """Take the tables over, unless that was done."""
         if not load.is_loaded:
-            load.left = await self._take_over(load.registry, await load.task)
+            load.left = await self._take_over(
+                load.registry, await load.task, on_mismatch=load.on_mismatch
+            )
             load.is_loaded = True
 
     def _end(self, request: pb.LoadRequest) -> None:
@@ -137,18 +170,35 @@ class Loads:
             self._load.task.cancel()
             self._load = None
 
-    async def _take_over(self, registry: Registry, loaded: Loaded) -> list[str]:
+    async def _take_over(
+        self, registry: Registry, loaded: Loaded, *, on_mismatch: OnMismatch
+    ) -> list[str]:
         """Put loaded tables in the place of those that are there."""
         await self._saves.close()
+        incarnation = secrets.randbits(63) | 1
+        version = loaded.manifest.version
+        record = {
+            "version": version,
+            "sha256": checksum(
+                await asyncio.to_thread(opened(self._store).read, version, MANIFEST)
+            ),
+            "on_mismatch": on_mismatch,
+            "incarnation": incarnation,
+        }
 
-        def adopt() -> list[str]:
-            left = self._adopt(registry, loaded.parts)
-            self._saves.durable = None
-            if loaded.is_exact and not left:
-                self._saves.durable = _durable(self._shard.registry, loaded)
-            return left
+        def take() -> list[str]:
+            self._recorder.note(Own.LOAD, json.dumps(record).encode())
+            return self._put(registry, loaded, incarnation)
 
-        return await self._shard.executor.run(adopt)
+        return await self._shard.executor.run(take)
+
+    def _put(self, registry: Registry, loaded: Loaded, incarnation: int) -> list[str]:
+        """Take over what was loaded; in the owner thread."""
+        left = self._adopt(registry, loaded.parts, incarnation)
+        self._saves.durable = None
+        if loaded.is_exact and not left:
+            self._saves.durable = _durable(self._shard.registry, loaded)
+        return left
 
     def _current(self, request: pb.LoadRequest) -> _Load:
         if self._load is None or self._load.load_id != request.load_id:

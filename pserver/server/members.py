@@ -61,6 +61,7 @@ class Member:
         pushes: that it finished here.
         is_amid: whether it began another one, and further messages of it are to come.
         staleness: of its pushes.
+        lease_s: seconds that it may be unheard of.
     """
 
     trainer_id: int
@@ -74,6 +75,7 @@ class Member:
     pushes: int = 0
     is_amid: bool = False
     staleness: Spread = field(default_factory=Spread)
+    lease_s: float = 0.0
 
     @property
     def is_expected(self) -> bool:
@@ -155,7 +157,7 @@ class Members:
             member.uuid, member.incarnation = uuid, member.incarnation + 1
         if member.state != "live":
             member.steps = self.slowest_step()
-        member.host, member.state = host, "live"
+        member.host, member.state, member.lease_s = host, "live", settings.lease_s
         member.first_round = max(first_round, open_round, member.last_round + 1)
         self._by_uuid[uuid] = member
         self._gone.pop(uuid, None)

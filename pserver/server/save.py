@@ -76,6 +76,9 @@ class Shard:
         executor: its owner thread.
         parts: what it remembers beside tables, by name.
         journal: the journal's position, read in the owner thread; None without a journal.
+        note_epoch: is told of an epoch before it is raised.
+        drop_covered: is told, in any thread, the position up to which a durable version covers the
+            journal.
     """
 
     shard: int
@@ -84,6 +87,8 @@ class Shard:
     executor: Executor
     parts: Mapping[str, Capture]
     journal: Callable[[], dict[str, int] | None] = lambda: None
+    note_epoch: Callable[[int], None] = lambda _: None
+    drop_covered: Callable[[int], None] = lambda _: None
 
 
 @dataclass(slots=True)
@@ -109,6 +114,7 @@ class Save:
         keeps: of each table the rows that are written, where not all are.
         progress: how far it is.
         epoch: of the cut.
+        journal: the journal's position at the cut.
     """
 
     shard: Shard
@@ -123,7 +129,7 @@ class Save:
     dense_cuts: dict[str, DenseCut] = field(default_factory=dict)
     _incarnation: int = 0
     _captured: dict[str, Callable[[], dict[str, NDArray[Any]]]] = field(default_factory=dict)
-    _journal: dict[str, int] | None = None
+    journal: dict[str, int] | None = None
     _files: list[FileEntry] = field(default_factory=list)
     _tables: list[TableEntry] = field(default_factory=list)
     _task: asyncio.Task[None] | None = None
@@ -154,6 +160,7 @@ class Save:
     def _mark(self, epoch: int) -> None:
         """Mark the cut of every table between two requests."""
         registry = self.shard.registry
+        self.shard.note_epoch(epoch + 1)
         registry.raise_epoch(epoch)
         self.epoch = epoch
         for table in registry:
@@ -163,7 +170,7 @@ class Save:
             self.dense_cuts[dense.spec.name] = DenseCut(dense)
         registry.raise_epoch(epoch + 1)
         self._captured = {name: capture() for name, capture in self.shard.parts.items()}
-        self._journal = self.shard.journal()
+        self.journal = self.shard.journal()
 
     def _end_cuts(self) -> None:
         for cut in self.cuts.values():
@@ -280,7 +287,7 @@ class Save:
             incarnation=self._incarnation,
             seconds=self.progress.seconds,
             longest_pause_s=self.progress.longest_pause_s,
-            journal=self._journal,
+            journal=self.journal,
         )
         part = Part(shard=entry, tables=self._tables, files=self._files)
         self.progress.rows = sum(file.rows for file in self._files if file.kind == "rows")

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from pserver.arrays import Keys
 from pserver.checkpoint.store import Store
-from pserver.config import MESSAGE_BYTES_MAX
-from pserver.errors import ClusterError, ConfigError, RestartedError, ShapeError, UnavailableError
+from pserver.errors import ClusterError, ConfigError, RestartedError, UnavailableError
 from pserver.metrics import Metrics
 from pserver.placement import first_foreign, partitions_of_shard
 from pserver.server.align import Align
@@ -32,56 +31,28 @@ from pserver.server.dense import DenseMethods
 from pserver.server.executor import Executor
 from pserver.server.gate import Gate
 from pserver.server.geo import GeoMethods
-from pserver.server.group import METHODS as GROUP_METHODS
-from pserver.server.group import Group
+from pserver.server.group import GROUP_METHODS, Group
 from pserver.server.group_series import group_series
 from pserver.server.leases import Leases
 from pserver.server.lifecycle import LifecycleMethods
 from pserver.server.load import Loads
+from pserver.server.memory import Memory
 from pserver.server.merge import Merge
+from pserver.server.methods import METHODS, Effect, Own
 from pserver.server.once import Once
+from pserver.server.pulls import Pulls
 from pserver.server.pushes import Pushes
+from pserver.server.recording import Recorder, number_body, number_of, rows_of
+from pserver.server.recovery import Recovery
 from pserver.server.report import Report, Tallies, describe, stats
 from pserver.server.save import Shard
 from pserver.server.series import series
 from pserver.server.waiting import Progress, Waiting
 from pserver.status import to_status
-from pserver.table import shrink
 from pserver.table.registry import Registry
-from pserver.table.shown import check_shown, read_shown
 from pserver.table.storage import MEMORY_ONLY, Storage
 from pserver.v1 import pserver_pb2 as pb
-from pserver.wire import build_pull_reply, parse_pull
 from pserver.wire.small import build_small, parse_small, proto_of, spec_of
-
-METHODS = (
-    "Describe",
-    "CreateTable",
-    "Pull",
-    "Push",
-    "Assign",
-    "CreateDense",
-    "InitDense",
-    "PushDense",
-    "PullDense",
-    "PushDelta",
-    "PushDenseDelta",
-    "PullChanged",
-    "Clear",
-    "Drop",
-    "Shrink",
-    "TopKeys",
-    "Save",
-    "Load",
-    "Stats",
-    *GROUP_METHODS,
-    "Lease",
-    "Inspect",
-)
-"""Every method of the service."""
-
-SHORT = ("Pull", "Push", "Assign", "PushDelta", "PullDense", "PushDense", "PushDenseDelta")
-"""Methods of a few milliseconds at most while rows are in memory: one pass over one message."""
 
 
 class Servicer:
@@ -129,8 +100,13 @@ class Servicer:
         merge = Merge(self._registry, self._tallies, self._geo)
         self._progress = Progress()
         self._waiting = Waiting(self._progress)
+        self._recorder = Recorder()
         self._group = Group(
-            self._executor, merge, self._progress, check_incarnation=self._check_incarnation
+            self._executor,
+            merge,
+            self._progress,
+            self._recorder,
+            check_incarnation=self._check_incarnation,
         )
         self._align = Align(self._group.members, self._group.rounds, self._progress)
         self._pushes = self._make_pushes()
@@ -139,7 +115,7 @@ class Servicer:
         self.metrics = Metrics([*series(self._report), *groups])
         self._work = self._methods()
         self._gate = Gate()
-        self._saves, self.loads = self._checkpoints(
+        self._saves, self.loads, self.recovery = self._checkpoints(
             store, functools.partial(Registry, storage=storage)
         )
 
@@ -161,32 +137,94 @@ class Servicer:
 
     def _checkpoints(
         self, store: Store | None, new_registry: Callable[[], Registry]
-    ) -> tuple[Saves, Loads]:
-        """Return what answers Save and Load."""
+    ) -> tuple[Saves, Loads, Recovery]:
+        """Return what answers Save and Load, and what brings the shard back after a restart."""
+        memory = Memory(
+            self._registry,
+            self._group.members,
+            self._group.rounds,
+            self._leases,
+            self._lifecycle,
+            self._geo,
+            self._pushes,
+        )
         owner = Shard(
             shard=self.shard,
             num_shards=self.num_shards,
             registry=self._registry,
             executor=self._executor,
-            parts={"once": self._once.capture},
+            parts={"once": self._once.capture, "memory": memory.capture},
+            journal=self._recorder.covered,
+            note_epoch=lambda epoch: self._recorder.note(Own.EPOCH, number_body(epoch)),
+            drop_covered=self._recorder.drop_covered,
         )
         saves = Saves(owner, self._gate, self._align, store=store)
-        loads = Loads(owner, saves, store=store, new_registry=new_registry, adopt=self._adopt)
-        return saves, loads
+        loads = Loads(
+            owner,
+            saves,
+            store=store,
+            new_registry=new_registry,
+            adopt=self._adopt,
+            recorder=self._recorder,
+        )
+        recovery = Recovery(
+            shard=owner,
+            store=store,
+            loads=loads,
+            recorder=self._recorder,
+            memory=memory,
+            group=self._group,
+            lifecycle=self._lifecycle,
+            replays=self._replays(loads),
+            become=self._become,
+        )
+        return saves, loads, recovery
+
+    def _replays(self, loads: Loads) -> dict[int, Callable[[bytes], object]]:
+        """Return what applies each kind of record again, in the owner thread."""
+
+        def rows(body: bytes) -> None:
+            name, keys = rows_of(body)
+            table = self._registry.get(name)
+            table.pull(keys, np.empty(keys.size * table.spec.dim, np.float32))
+
+        own: dict[int, Callable[[bytes], object]] = {
+            METHODS["Shrink"].number: self._lifecycle.shrink,
+            Own.ROWS: rows,
+            Own.EPOCH: lambda body: self._registry.raise_epoch(number_of(body)),
+            Own.SLICE: lambda body: self._lifecycle.advance(number_of(body)),
+            Own.LOAD: loads.replay,
+            Own.INCARNATION: lambda body: self._become(number_of(body)),
+        }
+        written = {
+            METHODS[name].number: work
+            for name, work in self._work.items()
+            if METHODS[name].effect is Effect.WRITES
+        }
+        return written | self._group.replays() | own
 
     def _methods(self) -> dict[str, Callable[[bytes], bytes]]:
         """Return what answers each method in the owner thread."""
+        self._leases = Leases(
+            self._group.members, self._progress, check_incarnation=self._check_incarnation
+        )
+        pulls = Pulls(
+            self._registry,
+            self._pushes,
+            self._tallies,
+            self._recorder,
+            self._check_incarnation,
+            self._check_keys,
+        )
         work: dict[str, Callable[[bytes], bytes]] = {
             "Describe": self._on_describe,
             "CreateTable": self._on_create_table,
-            "Pull": self._on_pull,
+            "Pull": pulls.pull,
             "Push": self._pushes.push,
             "Assign": self._pushes.assign,
             "PushDelta": self._pushes.add,
-            "Inspect": self._on_inspect,
-            "Lease": Leases(
-                self._group.members, self._progress, check_incarnation=self._check_incarnation
-            ).lease,
+            "Inspect": pulls.inspect,
+            "Lease": self._leases.lease,
         }
         dense = DenseMethods(
             shard=self.shard,
@@ -198,8 +236,14 @@ class Servicer:
             pushes=self._pushes,
             progress=self._progress,
         )
-        parts = (self._registry, self._executor, self._group.members, self._geo.forget)
-        self._lifecycle = LifecycleMethods(*parts, check_incarnation=self._check_incarnation)
+        self._lifecycle = LifecycleMethods(
+            self._registry,
+            self._executor,
+            self._group.members,
+            self._geo.forget,
+            self._recorder,
+            check_incarnation=self._check_incarnation,
+        )
         return work | dense.methods() | self._geo.methods() | self._lifecycle.methods()
 
     async def call(self, method: str, message: bytes) -> bytes:
@@ -226,6 +270,7 @@ class Servicer:
                 raise UnavailableError(f"shard {self.shard} is draining: it takes no new requests")
             elif method in GROUP_METHODS:
                 reply = await self._group.call(method, message)
+                await self._recorder.durable()
             else:
                 reply = await self._answer(method, message)
             code, sent = "OK", len(reply)
@@ -253,7 +298,14 @@ class Servicer:
         run = self._run_of.get(method, self._executor.run)
         if method == "Push" and self._group.members.is_sync:
             run = self._executor.run  # it may close a round: the work of all trainers' parts
-        return await self._waiting.run(run, functools.partial(self._work[method], message))
+        work = functools.partial(self._work[method], message)
+        entry = METHODS[method]
+        if entry.effect is Effect.WRITES:
+            work = functools.partial(self._recorder.write, entry.number, message, work)
+        reply = await self._waiting.run(run, work)
+        if entry.effect in (Effect.WRITES, Effect.NOTES):
+            await self._recorder.durable()
+        return reply
 
     async def end_saves(self) -> None:
         """Drop a save that is under way: the shard is going to close."""
@@ -263,6 +315,7 @@ class Servicer:
         """Finish what waits for the owner thread, and end it; on the event loop."""
         self._group.close()
         self._executor.close()
+        self._recorder.close()
 
     # --- one at a time, as owner of the tables ------------------------------------------------------------------
 
@@ -280,77 +333,19 @@ class Servicer:
             self._lifecycle.made(table)
         return build_small(pb.CreateTableReply(spec=proto_of(table.spec)))
 
-    def _on_pull(self, message: bytes) -> bytes:
-        request = parse_pull(message)
-        self._check_incarnation(request.incarnation)
-        self._pushes.check_pull(request.trainer, request.round)
-        tables = [self._registry.get(part.table) for part in request.tables]
-        for part in request.tables:
-            self._check_keys(part.table, part.keys)
-        pairs = list(zip(request.tables, tables, strict=True))
-        for part, table in pairs:
-            if part.create:
-                table.check_pull(part.keys)
-            if part.shown:
-                check_shown(table)
-        reply_bytes = sum(
-            4 * part.keys.size * (table.spec.dim + 2 * part.shown) for part, table in pairs
-        )
-        if reply_bytes > MESSAGE_BYTES_MAX:
-            raise ShapeError(
-                f"pull: {reply_bytes} bytes of weights were asked for in one message, "
-                f"at most {MESSAGE_BYTES_MAX} are sent; ask for them in parts"
-            )
-        reply, blocks = build_pull_reply(
-            [
-                (table.version, part.keys.size * table.spec.dim, part.keys.size * part.shown)
-                for part, table in pairs
-            ]
-        )
-        for (part, table), block in zip(pairs, blocks, strict=True):
-            if part.create:
-                table.pull(part.keys, block.weights)
-            else:
-                table.peek(part.keys, block.weights)
-            if part.shown:
-                read_shown(table, part.keys, block.shows, block.clicks)
-            self._tallies.keys_pulled[part.table] += part.keys.size
-        return reply
+    def _become(self, incarnation: int) -> None:
+        """Take an incarnation: requests that name another one are refused."""
+        self.incarnation = incarnation
+        self._recorder.became(incarnation)
 
-    def _on_inspect(self, message: bytes) -> bytes:
-        request = parse_small(pb.InspectRequest, message)
-        self._check_incarnation(request.incarnation)
-        table = self._registry.get(request.table)
-        keys = np.array([request.key], np.uint64)
-        self._check_keys(request.table, keys)
-        reply = pb.InspectReply(table_epoch=table.epoch, version=table.version)
-        row = table.row(request.key)
-        if row is None:
-            weights = np.empty(table.spec.dim, np.float32)
-            table.peek(keys, weights)
-            reply.weights.extend(weights.tolist())
-            reply.is_waiting = table.gate is not None
-            counted = {} if table.gate is None else table.gate.filter.record(request.key)
-            for name, value in counted.items():
-                reply.counted.add(name=name, value=value)
-        else:
-            reply.has_row, reply.epoch = True, row.epoch
-            reply.would_go, reply.why = shrink.verdict(table, row)
-            reply.weights.extend(row.weights.tolist())
-            for name, values in row.state.items():
-                reply.state.add(name=name, values=values.tolist())
-            for name, value in row.fields.items():
-                reply.words.add(name=name, value=value)
-            if row.score is not None:
-                reply.score, reply.has_embedx = row.score, bool(row.has_embedx)
-        return build_small(reply)
-
-    def _adopt(self, registry: Registry, parts: Mapping[str, NDArray[Any]]) -> list[str]:
+    def _adopt(
+        self, registry: Registry, parts: Mapping[str, NDArray[Any]], incarnation: int
+    ) -> list[str]:
         """Take over what was loaded; the shard is another incarnation from now on."""
         left = self._registry.adopt(registry)
         named = {name.split(".", 1)[1]: parts[name] for name in parts if name.startswith("once.")}
         self._once.restore(named)
-        self.incarnation = secrets.randbits(63) | 1
+        self._become(incarnation)
         return left
 
     def _check_incarnation(self, incarnation: int) -> None:

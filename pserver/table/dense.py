@@ -18,6 +18,7 @@ need a copy of the gradients.
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -220,6 +221,20 @@ class DenseTable:
         self._rows = list(rows_of_parts)
         self.version, self.epoch = version, epoch
         self.change += 1
+
+    def export(self) -> dict[str, Any]:
+        """Return what ``memory`` leaves out, as numbers, bytes and lists; ``load`` takes it back."""
+        staged = self._staged
+        parts = [] if staged is None else [[i, row.tobytes()] for i, row in staged.parts.items()]
+        trainer = b"" if staged is None else staged.trainer
+        return {"change": self.change, "trainer": trainer, "parts": parts}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take what ``export`` returned."""
+        self.change, self._staged = state["change"], None
+        if state["trainer"]:
+            rows = {part: np.frombuffer(data, np.float32).copy() for part, data in state["parts"]}
+            self._staged = Staged(state["trainer"], rows)
 
     def _row(self, part: int, values: Floats) -> Floats:
         """Return a new row: these weights, then first state."""

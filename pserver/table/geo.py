@@ -58,12 +58,13 @@ class ChangeLog:
         position: where the next key goes.
     """
 
-    def __init__(self, *, table: str, capacity: int = LOG_KEYS_MAX) -> None:
+    def __init__(self, *, table: str, capacity: int = LOG_KEYS_MAX, position: int = 1) -> None:
         """Begin empty.
 
         Args:
             table: named in an error.
             capacity: keys that are remembered.
+            position: where the first key goes: where a log ended that is not here any more.
 
         Raises:
             ConfigError: the system refused the address space.
@@ -73,7 +74,7 @@ class ChangeLog:
         self._keys: Keys = self._mappings[0].array
         self._writers: Words = self._mappings[1].array
         self._capacity = capacity
-        self.position = 1
+        self._begin = self.position = position
 
     def note(self, keys: Keys, writer: bytes) -> None:
         """Append the keys of one write.
@@ -97,7 +98,7 @@ class ChangeLog:
             since: a mark, or 0 for none.
             reader: whose own writes are left out.
         """
-        oldest = max(1, self.position - self._capacity)
+        oldest = max(self._begin, self.position - self._capacity)
         if not oldest <= since <= self.position:
             return Changed(np.empty(0, np.uint64), self.position, is_all=True, more=False)
         end = min(self.position, since + REPLY_KEYS_MAX)

@@ -138,8 +138,8 @@ class SparseTable:
         self._slab.gather(row_ids, out)
         self.keeping.settle(row_ids, self.erase)
 
-    def peek(self, keys: Keys, out: Floats) -> None:
-        """Write the weights of each key and change nothing.
+    def peek(self, keys: Keys, out: Floats) -> Keys:
+        """Write the weights of each key, change nothing, and return the keys that have no row.
 
         A key without a row reads as the first weights that it would get, or as zeros, as the spec
         says.
@@ -156,6 +156,7 @@ class SparseTable:
             out.reshape(keys.size, self.spec.dim)[where] = 0.0
         elif where.size:
             self._slab.preview_first(self._initializer, read_only(keys), where, out)
+        return keys[where]
 
     def row(self, key: int) -> Row | None:
         """Return a copy of the row of a key, or None where it has none; changes nothing."""

@@ -74,7 +74,7 @@ def test_training_goes_on_as_our_documents_say_when_servers_are_replaced(
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (["--restore", "latest"], "restore needs checkpoint_dir"),
+        (["--restore", "latest"], "restore needs checkpoint_dir or journal"),
         (["--checkpoint-dir", "{}/file/x"], r"--checkpoint-dir .*/file/x: user \w+ cannot write"),
         (["--checkpoint-dir", "{}/new", "--restore", "latest"], "no checkpoint is there"),
     ],

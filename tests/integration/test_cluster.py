@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 import pserver
-from pserver.server.servicer import METHODS
+from pserver.server.methods import METHODS
 from pserver.transport import SERVICE
 from tests.integration.servers import WAIT_S, Server, Start, endpoints, start_cluster
 
@@ -155,7 +155,7 @@ def test_reflection_lists_the_service(pair: list[Server]) -> None:
 
         assert SERVICE in set(database.get_services())
         (file,) = [database.FindFileContainingSymbol(SERVICE)]
-        assert tuple(method.name for method in file.service[0].method) == METHODS
+        assert tuple(method.name for method in file.service[0].method) == tuple(METHODS)
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

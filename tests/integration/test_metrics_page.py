@@ -12,7 +12,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 import pserver
-from pserver.server.servicer import METHODS
+from pserver.server.methods import METHODS
 from tests.integration.servers import WAIT_S, Server, endpoints, servers
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "metrics.txt"

@@ -93,6 +93,9 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
         "storage_dir": "/fast",
         "checkpoint_dir": "/safe",
         "restore": "latest",
+        "journal": "/safe/journal",
+        "fsync": "always",
+        "fsync_interval_ms": 20.0,
         "log_level": "debug",
         "timeout_s": 1.0,
         "try_timeout_s": 0.5,
@@ -104,6 +107,24 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
     own = {name: values[name] for name in kind.model_fields}
 
     assert dict(kind.make(own, origins={})) == own
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"restore": "latest"}, "restore needs checkpoint_dir or journal"),
+        ({"restore": "3", "journal": "j"}, "restore of a version needs checkpoint_dir"),
+        ({"fsync": "always"}, "fsync and fsync_interval_ms need journal"),
+        ({"fsync_interval_ms": 5.0}, "fsync and fsync_interval_ms need journal"),
+    ],
+)
+def test_settings_without_effect_are_refused(values: dict[str, Any], message: str) -> None:
+    """What would do nothing is refused at start, with what it needs."""
+    with pytest.raises(ConfigError, match=message):
+        ServeSettings.make(values, origins={})
+
+    assert ServeSettings.make({"restore": "none"}, origins={}).restore == "none"
+    assert ServeSettings.make({"restore": "latest", "journal": "j"}, origins={}).fsync == "interval"
 
 
 def test_settings_cannot_be_changed_when_they_were_made() -> None:

@@ -10,7 +10,13 @@ import pserver
 from pserver import errors
 from pserver.errors import PserverError, nearest
 
-RETRIED = {"NotYetError", "TransientError", "UnavailableError", "OverloadedError"}
+RETRIED = {
+    "NotYetError",
+    "TransientError",
+    "UnavailableError",
+    "OverloadedError",
+    "StorageError",
+}
 
 
 def tree(kind: type[PserverError] = PserverError, depth: int = 0) -> list[tuple[int, str]]:

@@ -39,6 +39,8 @@ CODES: dict[type[PserverError], str] = {
     errors.ShapeError: "INVALID_ARGUMENT",
     errors.UnavailableError: "UNAVAILABLE",
     errors.OverloadedError: "RESOURCE_EXHAUSTED",
+    errors.StorageError: "UNAVAILABLE",
+    errors.JournalError: "DATA_LOSS",
     errors.TableFullError: "FAILED_PRECONDITION",
     errors.TableStoppedError: "FAILED_PRECONDITION",
     errors.BusyError: "FAILED_PRECONDITION",

@@ -154,7 +154,7 @@ class RoundsMachine(RuleBasedStateMachine):
     def heartbeat(self, trainer: int) -> None:
         """A trainer is heard from again."""
         if self.oracle.began and self.oracle.seats[trainer].state in ("live", "expired"):
-            self.group._on_heartbeat(self.uuids[trainer])
+            self.group._on_heartbeat(self.uuids[trainer], b"")
             self.oracle.go(trainer, "live")
 
     @rule()

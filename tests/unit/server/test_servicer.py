@@ -10,7 +10,8 @@ import pytest
 from pserver import errors
 from pserver._version import __version__
 from pserver.placement import NUM_PARTITIONS, PLACEMENT_VERSION, shard_of
-from pserver.server.servicer import METHODS, SHORT, Servicer
+from pserver.server.methods import METHODS, SHORT
+from pserver.server.servicer import Servicer
 from pserver.spec import TableSpec
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import WIRE_VERSION
@@ -284,4 +285,4 @@ def test_every_method_of_the_schema_is_served() -> None:
     """The methods that are served are those of the .proto, in its order."""
     service = pb.DESCRIPTOR.services_by_name["PServer"]
 
-    assert tuple(method.name for method in service.methods) == METHODS
+    assert tuple(method.name for method in service.methods) == tuple(METHODS)

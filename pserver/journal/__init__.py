@@ -1,0 +1,1 @@
+"""The journal of one shard: what changed its state, in order, on a disk."""
