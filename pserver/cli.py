@@ -144,6 +144,16 @@ def _add_plan(planning: argparse.ArgumentParser) -> None:
         planning.add_argument(
             flag, default=word, metavar="|".join(words), help=f"{text} (default: {word})"
         )
+    planning.add_argument(
+        "--accessor", default=spec.accessor, help=f"plain or ctr (default: {spec.accessor})"
+    )
+    planning.add_argument(
+        "--embedx-share",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="of the rows of ctr, those that have embedx (default: 1)",
+    )
     planning.add_argument("--json", action="store_true", help="print one JSON object")
     planning.set_defaults(run=_plan)
 
@@ -276,6 +286,8 @@ def _plan(given: argparse.Namespace) -> None:
         batch_keys=given.batch_keys,
         row_dtype=given.row_dtype,
         storage=given.storage,
+        accessor=given.accessor,
+        embedx_share=given.embedx_share,
     )
     if given.json:
         print(json.dumps(dataclasses.asdict(plan)))

@@ -268,6 +268,14 @@ def inspected_lines(found: Inspected) -> list[str]:
     return _aligned(pairs)
 
 
+def _epoch_line(plan: Plan) -> list[tuple[str, str]]:
+    """Return what a row has beside weights, state and its share of the index."""
+    if plan.accessor == "plain":
+        return [("  epoch", f"{plan.epoch_bytes}")]
+    share = f"{100 * plan.embedx_share:g} % of the rows have embedx"
+    return [("  epoch, words", f"{plan.epoch_bytes}: accessor ctr; {share}")]
+
+
 def _no_row(found: Inspected) -> str:
     """Return why a key has no row."""
     if found.counted is None:
@@ -286,7 +294,7 @@ def plan_lines(plan: Plan) -> list[str]:
             ("bytes a row", f"{plan.row_bytes:.1f}"),
             ("  weights", f"{plan.weights_bytes}: {plan.row_dtype}"),
             ("  state", f"{plan.state_bytes}: {', '.join(plan.state_parts) or 'none'}"),
-            ("  epoch", f"{plan.epoch_bytes}"),
+            *_epoch_line(plan),
             (
                 "  index",
                 f"{plan.index_bytes:.1f}: {BUCKET_BYTES} bytes a bucket, "

@@ -19,6 +19,7 @@ from pserver.errors import ConfigError, nearest
 from pserver.kernel.hashmap import BUCKETS_MIN, limit_of
 from pserver.placement import NUM_PARTITIONS, SHARDS_MAX, partitions_of_shard, shard_of_partition
 from pserver.spec import DIM_MAX, ROW_DTYPES, ROWS_MAX, STORAGES
+from pserver.table.accessor import make_accessor
 from pserver.table.optimizer import make_optimizer
 
 BATCH_KEYS = 27_600
@@ -47,10 +48,12 @@ class Plan:
         storage: where rows are kept.
         num_shards: of the cluster.
         capacity_max: rows that a shard may hold.
-        weights_bytes: of a row.
-        state_bytes: of a row.
+        accessor: of the table, spelled out.
+        embedx_share: share of the rows that have their second part; 1 where rows have one part.
+        weights_bytes: of a row, on average over those with embedx and those without.
+        state_bytes: as above.
         state_parts: floats of a row's state by the name of each part.
-        epoch_bytes: of a row.
+        epoch_bytes: of a row, and of its statistics if its accessor has any.
         index_bytes: of a row, on average over all shards.
         row_bytes: the sum of these four.
         index_buckets: over all shards.
@@ -75,6 +78,8 @@ class Plan:
     storage: str
     num_shards: int
     capacity_max: int
+    accessor: str
+    embedx_share: float
     weights_bytes: int
     state_bytes: int
     state_parts: Mapping[str, int]
@@ -106,6 +111,8 @@ def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
     batch_keys: int = BATCH_KEYS,
     row_dtype: str = "float32",
     storage: str = "memory",
+    accessor: str = "plain",
+    embedx_share: float = 1.0,
 ) -> Plan:
     """Return what a table will cost.
 
@@ -118,6 +125,8 @@ def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
         batch_keys: distinct keys of a batch.
         row_dtype: what weights are kept in, as a spec has it.
         storage: where rows are kept, as a spec has it.
+        accessor: as a spec has it.
+        embedx_share: share of the rows of ctr that have embedx.
 
     Raises:
         ConfigError: a number is out of range, or a rule or word is unknown.
@@ -128,9 +137,20 @@ def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
     _check_range("--capacity-max", capacity_max, ROWS_MAX)
     _check_range("--batch-keys", batch_keys, ROWS_MAX)
     _check_word("--storage", storage, STORAGES)
+    kept = make_accessor(accessor, where="--accessor")
+    if not 0.0 <= embedx_share <= 1.0 or (embedx_share != 1.0 and not kept.is_ctr):
+        raise ConfigError(
+            f"--embedx-share must be in [0, 1], and 1 unless the accessor is ctr, got {embedx_share}"
+        )
     rule = make_optimizer(optimizer, dim=dim, where="--optimizer")
     weights, state = _weight_bytes(row_dtype) * dim, FLOAT_BYTES * rule.state_dim
-    slab_bytes = weights + state + EPOCH_BYTES
+    if kept.is_ctr:
+        wide = make_optimizer(optimizer, dim=1).state_dim
+        embedx = make_optimizer(optimizer, dim=dim - 1).state_dim if dim > 1 else 0
+        weights = round(_weight_bytes(row_dtype) * (1 + embedx_share * (dim - 1)))
+        state = round(FLOAT_BYTES * (wide + embedx_share * embedx))
+    epoch = EPOCH_BYTES + FLOAT_BYTES * len(kept.fields)
+    slab_bytes = weights + state + epoch
     buckets = _shard_buckets(rows, num_shards)
     index_bytes = float(BUCKET_BYTES * buckets.sum() / rows)
     needed = _rows_needed(rows, num_shards)
@@ -142,10 +162,12 @@ def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
         storage=storage,
         num_shards=num_shards,
         capacity_max=capacity_max,
+        accessor=kept.text,
+        embedx_share=embedx_share,
         weights_bytes=weights,
         state_bytes=state,
         state_parts=rule.parts,
-        epoch_bytes=EPOCH_BYTES,
+        epoch_bytes=epoch,
         index_bytes=index_bytes,
         row_bytes=slab_bytes + index_bytes,
         index_buckets=round(buckets.sum()),

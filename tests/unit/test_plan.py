@@ -213,3 +213,36 @@ def test_what_cannot_be_is_refused(field: str, value: object, fact: str) -> None
         make_plan(**{**values, field: value})  # type: ignore[arg-type]
 
     assert fact in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+@pytest.mark.parametrize(("dim", "optimizer"), [(16, "adagrad"), (8, "adam"), (1, "sgd")])
+def test_bytes_of_ctr_are_those_of_rows_with_and_without_embedx(
+    share: float, dim: int, optimizer: str
+) -> None:
+    """Words a row for all, a second part for those that have it."""
+    rows = 20_000
+    keys = random_keys(rows)
+    spec = TableSpec(name="t", dim=dim, optimizer=optimizer, accessor="ctr", capacity_max=rows)
+    table = SparseTable(spec)
+    weights = np.zeros((rows, dim), np.float32)
+    weights[: round(share * rows), 1:] = 1.0
+    table.assign(keys, weights.reshape(-1))
+
+    planned = make_plan(
+        rows=rows,
+        dim=dim,
+        optimizer=optimizer,
+        num_shards=1,
+        capacity_max=rows,
+        accessor="ctr",
+        embedx_share=share,
+    )
+
+    assert planned.total_bytes == pytest.approx(table.num_bytes, rel=0.05)
+
+
+def test_a_share_of_embedx_is_refused_where_rows_have_one_part() -> None:
+    """It would have no effect."""
+    with pytest.raises(ConfigError, match="--embedx-share must be in"):
+        make_plan(rows=10, dim=4, optimizer="sgd", num_shards=1, capacity_max=99, embedx_share=0.5)
