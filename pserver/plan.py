@@ -10,6 +10,7 @@ keys come: within a few percent, since a partition's index is a power of two of 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from pserver.errors import ConfigError, nearest
 from pserver.kernel.hashmap import BUCKETS_MIN, limit_of
 from pserver.placement import NUM_PARTITIONS, SHARDS_MAX, partitions_of_shard, shard_of_partition
 from pserver.spec import DIM_MAX, ROW_DTYPES, ROWS_MAX, STORAGES
-from pserver.table.accessor import make_accessor
+from pserver.table.accessor import Accessor, make_accessor
 from pserver.table.optimizer import make_optimizer
 
 BATCH_KEYS = 27_600
@@ -137,23 +138,12 @@ def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
     _check_range("--capacity-max", capacity_max, ROWS_MAX)
     _check_range("--batch-keys", batch_keys, ROWS_MAX)
     _check_word("--storage", storage, STORAGES)
-    kept = make_accessor(accessor, where="--accessor")
-    if not 0.0 <= embedx_share <= 1.0 or (embedx_share != 1.0 and not kept.is_ctr):
-        raise ConfigError(
-            f"--embedx-share must be in [0, 1], and 1 unless the accessor is ctr, got {embedx_share}"
-        )
     rule = make_optimizer(optimizer, dim=dim, where="--optimizer")
-    weights, state = _weight_bytes(row_dtype) * dim, FLOAT_BYTES * rule.state_dim
-    if kept.is_ctr:
-        wide = make_optimizer(optimizer, dim=1).state_dim
-        embedx = make_optimizer(optimizer, dim=dim - 1).state_dim if dim > 1 else 0
-        weights = round(_weight_bytes(row_dtype) * (1 + embedx_share * (dim - 1)))
-        state = round(FLOAT_BYTES * (wide + embedx_share * embedx))
-    epoch = EPOCH_BYTES + FLOAT_BYTES * len(kept.fields)
-    slab_bytes = weights + state + epoch
+    kept = make_accessor(accessor, where="--accessor")
+    row = _row(optimizer, dim, _weight_bytes(row_dtype), kept, embedx_share)
+    slab_bytes = sum(row.values())
     buckets = _shard_buckets(rows, num_shards)
-    index_bytes = float(BUCKET_BYTES * buckets.sum() / rows)
-    needed = _rows_needed(rows, num_shards)
+    index = _index(rows, buckets)
     return Plan(
         rows=rows,
         dim=dim,
@@ -164,31 +154,72 @@ def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
         capacity_max=capacity_max,
         accessor=kept.text,
         embedx_share=embedx_share,
-        weights_bytes=weights,
-        state_bytes=state,
+        **row,
         state_parts=rule.parts,
-        epoch_bytes=epoch,
-        index_bytes=index_bytes,
-        row_bytes=slab_bytes + index_bytes,
-        index_buckets=round(buckets.sum()),
-        index_load=float(rows / buckets.sum()),
-        **_shares(rows, buckets, slab_bytes, weights + state if storage == "file" else 0),
-        capacity_needed=needed,
-        is_capacity_enough=needed <= capacity_max,
-        shards_needed=_shards_needed(rows, capacity_max),
+        row_bytes=slab_bytes + index["index_bytes"],
+        **index,
+        **_shares(rows, buckets, row, storage),
+        **_capacity(rows, num_shards, capacity_max),
         **_batch(batch_keys, dim),
     )
 
 
-def _shares(rows: int, buckets: Doubles, slab_bytes: int, file_bytes: int) -> dict[str, int]:
+def _row(
+    optimizer: str, dim: int, weight_bytes: int, accessor: Accessor, share: float
+) -> dict[str, Any]:
+    """Return the bytes that a row has beside the index, on average.
+
+    Raises:
+        ConfigError: the share of rows with embedx is not in [0, 1], or rows have one part.
+    """
+    wide, rest = (1, dim - 1) if accessor.is_ctr else (dim, 0)
+    wide_state, rest_state = (
+        make_optimizer(optimizer, dim=part).state_dim if part else 0 for part in (wide, rest)
+    )
+    if accessor.is_ctr:
+        if not 0.0 <= share <= 1.0:
+            raise ConfigError(f"--embedx-share must be in [0, 1], got {share}")
+    elif share != 1.0:
+        raise ConfigError(
+            f"--embedx-share has no effect with accessor {accessor.text}; leave it out"
+        )
+    return {
+        "weights_bytes": round(weight_bytes * (wide + share * rest)),
+        "state_bytes": round(FLOAT_BYTES * (wide_state + share * rest_state)),
+        "epoch_bytes": EPOCH_BYTES + FLOAT_BYTES * len(accessor.fields),
+    }
+
+
+def _index(rows: int, buckets: Doubles) -> dict[str, Any]:
+    """Return what the indexes of all shards have; ``buckets`` is (S,)."""
+    return {
+        "index_bytes": float(BUCKET_BYTES * buckets.sum() / rows),
+        "index_buckets": round(buckets.sum()),
+        "index_load": float(rows / buckets.sum()),
+    }
+
+
+def _capacity(rows: int, num_shards: int, capacity_max: int) -> dict[str, Any]:
+    """Return whether the shards have room for their rows."""
+    needed = _rows_needed(rows, num_shards)
+    return {
+        "capacity_needed": needed,
+        "is_capacity_enough": needed <= capacity_max,
+        "shards_needed": _shards_needed(rows, capacity_max),
+    }
+
+
+def _shares(rows: int, buckets: Doubles, row: Mapping[str, int], storage: str) -> dict[str, Any]:
     """Return what the largest shard and all of them have.
 
     Args:
         rows: over all shards.
         buckets: (S,) of each shard.
-        slab_bytes: of a row beside the index.
-        file_bytes: of these, what lies on a file.
+        row: bytes of its parts, beside the index.
+        storage: where rows are kept.
     """
+    slab_bytes = sum(row.values())
+    file_bytes = slab_bytes - row["epoch_bytes"] if storage == "file" else 0
     num_shards = buckets.size
     partitions = np.bincount(shard_of_partition(num_shards), minlength=num_shards)
     shares = rows / NUM_PARTITIONS * partitions
@@ -201,7 +232,7 @@ def _shares(rows: int, buckets: Doubles, slab_bytes: int, file_bytes: int) -> di
     }
 
 
-def _batch(keys: int, dim: int) -> dict[str, int]:
+def _batch(keys: int, dim: int) -> dict[str, Any]:
     """Return what a batch of so many distinct keys takes on the network."""
     return {
         "batch_keys": keys,

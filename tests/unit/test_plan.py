@@ -244,5 +244,5 @@ def test_bytes_of_ctr_are_those_of_rows_with_and_without_embedx(
 
 def test_a_share_of_embedx_is_refused_where_rows_have_one_part() -> None:
     """It would have no effect."""
-    with pytest.raises(ConfigError, match="--embedx-share must be in"):
+    with pytest.raises(ConfigError, match="--embedx-share has no effect"):
         make_plan(rows=10, dim=4, optimizer="sgd", num_shards=1, capacity_max=99, embedx_share=0.5)
