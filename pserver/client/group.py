@@ -24,9 +24,9 @@ from pserver.client.gradients import Gradients, check_gradients
 from pserver.client.leases import Leases
 from pserver.client.pending import PendingPull, PendingPush
 from pserver.client.way import Way
-from pserver.config import GroupSettings
+from pserver.config import HOLD_S, GroupSettings
 from pserver.deadline import Deadline
-from pserver.errors import ClusterError, GroupError, PserverError, TransientError
+from pserver.errors import ClusterError, ConfigError, GroupError, PserverError, TransientError
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import build_small, group_proto_of, parse_small
 
@@ -50,13 +50,21 @@ class Group:
 
         Raises:
             GroupError: see ``Client.join``. Shards that had let this trainer in let it go again.
+            ConfigError: the client's timeouts are too short to wait for other trainers.
         """
+        shortest_s = min(way.settings.timeout_s, way.settings.try_timeout_s)
+        waits = settings.mode == "sync" or settings.max_staleness is not None
+        if waits and shortest_s <= HOLD_S:
+            raise ConfigError(
+                f"join: timeout_s and try_timeout_s must be over {HOLD_S:g} s, for so long a server "
+                f"holds a request that waits for other trainers; got {shortest_s:g} s"
+            )
         self.settings = settings
         self._way = way
         self._failure: PserverError | None = None
         self._step, self._loss = 0, math.nan
         self.trainers_here = settings.trainers
-        # A trainer under the id of one that died is let in when that one's lease is over.
+        # What waits for others may take that much longer, as long as its server says so.
         self._more_s = settings.barrier_timeout
         try:
             opened = self._join(first_round=0)

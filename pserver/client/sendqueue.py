@@ -205,19 +205,17 @@ class SendQueue:
         """Return the reply, trying again after failures that may pass."""
         delay_s = _BACKOFF_FIRST_S
         tries = 0
+        limit = self._limit(request)
         while True:
             tries += 1
-            left_s = request.deadline.remaining_s
-            try_deadline = Deadline.after(min(self._settings.try_timeout_s, left_s))
+            try_deadline = Deadline.after(min(self._settings.try_timeout_s, limit.remaining_s))
             try:
                 reply = await self._channel.call(
                     request.method, request.message, deadline=try_deadline
                 )
-            except (
-                NotYetError
-            ) as error:  # the server held it for a while: it is there, and asks back
-                tries = 0
-                if request.deadline.remaining_s <= 0.0:
+            except NotYetError as error:  # the server is there, and held it as long as it may
+                tries, limit = 0, self._limit(request)
+                if limit.is_over:
                     raise DeadlineError(
                         f"{request.method} to {self.endpoint} waited until the deadline: {error}"
                     ) from error
@@ -225,7 +223,7 @@ class SendQueue:
                 self._tell_outage(tries, error)
                 # Full jitter, so that trainers do not come back all at once.
                 pause_s = delay_s * random.random()
-                if request.deadline.remaining_s <= pause_s:
+                if limit.remaining_s <= pause_s:
                     raise DeadlineError(
                         f"{request.method}: {self.endpoint} did not answer before the deadline; "
                         f"last failure: {error}"
@@ -236,6 +234,15 @@ class SendQueue:
             else:
                 self._tell_return()
                 return reply
+
+    def _limit(self, request: Request) -> Deadline:
+        """Return when to give up a server that does not answer from now on.
+
+        A request that waits for other trainers has a later deadline than that; each time that its
+        server says so, it is there.
+        """
+        patience = Deadline.after(self._settings.timeout_s)
+        return min(request.deadline, patience, key=lambda deadline: deadline.at_s)
 
     def _tell_outage(self, tries: int, error: PserverError) -> None:
         """Say once which shard does not answer, when a request has failed often enough."""

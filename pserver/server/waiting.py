@@ -12,11 +12,8 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from pserver.config import HOLD_S
 from pserver.errors import NotYetError
-
-HOLD_S = 5.0
-"""How long a request is held before its sender is told to ask again: a quarter of a client's time for
-one try, so that a wait never looks like a server that does not answer."""
 
 T = TypeVar("T")
 

@@ -31,11 +31,11 @@ while True:
 
 
 def join(cluster: list[Server], trainer_id: int, **group: object) -> Trainer:
-    """Return a trainer whose calls give up after two seconds, or four where others are waited for."""
-    settings = pserver.ClientSettings(timeout_s=2.0, try_timeout_s=1.0)
+    """Return a trainer that gives up a dead server after three seconds, and waits long for others."""
+    settings = pserver.ClientSettings(timeout_s=3.0, try_timeout_s=1.5)
     client = pserver.connect(endpoints(cluster), settings=settings, connect_s=WAIT_S)
     client.create_table(unit_table())
-    wanted = {"trainer_id": trainer_id, "barrier_timeout": 2.0, **group}
+    wanted = {"trainer_id": trainer_id, "barrier_timeout": 3600.0, **group}
     return Trainer(client, client.join(pserver.GroupSettings.make(wanted, origins={})))
 
 

@@ -110,8 +110,9 @@ def test_clients_of_a_cluster_share_its_tables() -> None:
             assert other.peek("t", [7]).tolist() == [[2.0]]
 
 
-def test_a_call_to_a_cluster_ends_in_time() -> None:
+def test_a_call_to_a_cluster_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pull that nobody will ever answer gives up at its deadline, and is forgotten there."""
+    monkeypatch.setattr("pserver.client.group.HOLD_S", 0.05)
     settings = pserver.ClientSettings(timeout_s=0.2, try_timeout_s=0.1)
     group = pserver.GroupSettings(mode="sync", trainers=2, barrier_timeout=0.1, on_missing="wait")
     with pserver.Cluster(1) as cluster, cluster.connect(settings=settings) as client:

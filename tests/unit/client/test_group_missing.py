@@ -116,6 +116,7 @@ def test_a_barrier_may_take_longer_than_a_call(
 ) -> None:
     """A client that gives a call 0.2 s waits for the others as long as the barrier allows (B6)."""
     monkeypatch.setattr("pserver.server.waiting.HOLD_S", 0.05)
+    monkeypatch.setattr("pserver.client.group.HOLD_S", 0.05)
     hasty = pserver.ClientSettings(timeout_s=0.2)
     with joined(cluster, 2, client=hasty, mode="sync", barrier_timeout=30.0) as (a, b):
         push(a, 1)
@@ -249,3 +250,13 @@ def test_the_part_of_one_that_left_counts_as_its_own(cluster: pserver.Cluster) -
         push(a, 1, 8.0)
 
         assert a.pull([7], round_number=2).tolist() == [[-6.0]]
+
+
+def test_a_client_too_hasty_for_a_group_is_refused(cluster: pserver.Cluster) -> None:
+    """Its tries would end before a server tells it to ask again."""
+    hasty = pserver.ClientSettings(try_timeout_s=0.5)
+    with (
+        cluster.connect(settings=hasty) as client,
+        pytest.raises(pserver.ConfigError, match=r"must be over 1 s, .*; got 0.5 s"),
+    ):
+        client.join(pserver.GroupSettings(mode="sync"))
