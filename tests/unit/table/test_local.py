@@ -10,6 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import pserver
 from pserver.errors import NotFiniteError, TableFullError
+from pserver.placement import parts_of_slice
+from pserver.table.dense import DenseTable
+from pserver.table.sparse import SparseTable
 
 DIM, ROWS = 2, 6
 POOL = [0, 1, 2, 3, 5, 8, 2**63, 2**64 - 1, 77, 78]
@@ -122,17 +125,20 @@ def test_local_steps_are_those_of_a_table_on_a_server(optimizer: str) -> None:
     """With nobody else about, training here gives the bits that training there gives."""
     rng = np.random.default_rng(1)
     table, keys = local(optimizer), keys_of(3, 1, 2)
-    spec = pserver.TableSpec(name="t", dim=DIM, optimizer=optimizer)
-    with pserver.embedded(2) as client:
-        client.create_table(spec)
-        table.admit(keys, client.pull("t", keys).reshape(-1), is_stale=False)
-        for _ in range(5):
-            grads = rng.normal(size=(3, DIM)).astype(np.float32)
-            client.push("t", keys, grads)
-            table.step(keys, grads.reshape(-1))
-        there = client.pull("t", keys)
+    server, there = (
+        SparseTable(pserver.TableSpec(name="t", dim=DIM, optimizer=optimizer)),
+        np.empty(3 * DIM, np.float32),
+    )
+    server.pull(keys, there)
+    table.admit(keys, there, is_stale=False)
+    for _ in range(5):
+        grads = rng.normal(size=3 * DIM).astype(np.float32)
+        server.push(keys, grads)
+        server.version += 1
+        table.step(keys, grads)
+    server.peek(keys, there)
 
-    assert np.array_equal(table.read(keys), there)
+    assert np.array_equal(table.read(keys).reshape(-1), there)
 
 
 def test_schedule_counts_the_steps_made_here() -> None:
@@ -205,11 +211,13 @@ def test_a_local_vector_is_trained_and_told_of_as_rows_are(optimizer: str, lengt
     first, grads, newer = rng.normal(size=(3, length)).astype(np.float32)
     spec = pserver.DenseSpec(name="d", length=length, optimizer=optimizer)
     dense = pserver.LocalDense(spec, first)
-    with pserver.embedded(1) as client:
-        client.create_dense(spec)
-        client.init_dense("d", first)
-        client.push_dense("d", grads)
-        stepped = client.pull_dense("d").values
+    server = DenseTable(spec, size=length)
+    parts = list(enumerate(parts_of_slice(length)))
+    for part, (begin, end) in parts:
+        server.init(part, first[begin:end], trainer=b"")
+    for part, (begin, end) in parts:
+        server.push(part, grads[begin:end])
+    stepped = np.concatenate([server.pull(part) for part, _ in parts])
 
     dense.step(grads)
     assert np.array_equal(dense.values(), stepped)
