@@ -172,7 +172,7 @@ def test_run_ends_with_advice_when_a_server_came_back_empty(start: Start) -> Non
 
     with trainer("--ps", endpoints(cluster), *endless, "--device", "cpu", "--json") as process:
         lines = lines_of(process)
-        assert "train deepfm: step 1/" in str(lines.get(timeout=WAIT_S))
+        assert "train deepfm async: step 1/" in str(lines.get(timeout=WAIT_S))
         cluster[1].send(signal.SIGKILL)
         cluster[1].wait_exit()
         start("--bind", cluster[1].endpoint, "--shard", "1", "--shards", "2").wait_ready()
