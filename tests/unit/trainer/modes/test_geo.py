@@ -336,8 +336,12 @@ def test_dense_vectors_meet_at_the_same_point() -> None:
         assert [local(mode, [1]) for mode in modes] == [[2.0], [2.0]]
 
 
-def test_a_trainer_too_many_windows_ahead_waits_for_the_slowest() -> None:
+def test_a_trainer_too_many_windows_ahead_waits_for_the_slowest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With max_staleness 1 the third window of one waits until the other one told of its first."""
+    for room in ("client.group", "server.waiting"):
+        monkeypatch.setattr(f"pserver.{room}.HOLD_S", 0.05)
     pserver.LocalTable(spec(), rows_max=1)  # compiles, which takes longer than the timeout
     with clients(2, settings=pserver.ClientSettings(timeout_s=0.2)) as pair:
         fast, slow = both(pair, max_staleness=1, barrier_timeout=0.3, geo_average="none")
