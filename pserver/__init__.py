@@ -8,6 +8,7 @@
 """
 
 from pserver._version import __version__
+from pserver.client.checkpoint import Checkpoints, LoadedVersion, Restored, Saved
 from pserver.client.client import Client
 from pserver.client.connect import connect
 from pserver.client.delivery import Step
@@ -67,6 +68,7 @@ __all__ = [
     "BusyError",
     "ChangedKeys",
     "CheckpointError",
+    "Checkpoints",
     "Client",
     "ClientSettings",
     "Cluster",
@@ -87,6 +89,7 @@ __all__ = [
     "InternalError",
     "JournalError",
     "Leases",
+    "LoadedVersion",
     "LocalDense",
     "LocalTable",
     "Marks",
@@ -99,8 +102,10 @@ __all__ = [
     "PserverError",
     "RequestError",
     "RestartedError",
+    "Restored",
     "RowRange",
     "Rule",
+    "Saved",
     "ServeSettings",
     "Settings",
     "ShapeError",

@@ -15,7 +15,14 @@ from trainer.strategy import Strategy
 TRAINERS_MAX = 1024
 """Trainers of one job at most."""
 
-_IDLE_WITH = {"shards": "ps", "storage_dir": "ps", "rows": "data", "scale": "data", "alpha": "data"}
+_IDLE_WITH = {
+    "shards": "ps",
+    "storage_dir": "ps",
+    "checkpoint_dir": "ps",
+    "rows": "data",
+    "scale": "data",
+    "alpha": "data",
+}
 """Settings that nothing reads when the other one is given."""
 
 _IDLE_WITHOUT_DATA = ("format", "slots", "bad_lines")
@@ -176,6 +183,16 @@ class RunSettings(Strategy, DataSettings):
     storage_dir: Annotated[
         str | None, Field(description="folder of embedded shards for storage file")
     ] = None
+    checkpoint_every: Annotated[
+        int | None,
+        Field(ge=1, description="steps between two checkpoints; none: no checkpoint is saved"),
+    ] = None
+    resume: Annotated[
+        bool, Field(description="go on where the version that the servers restored ends")
+    ] = False
+    checkpoint_dir: Annotated[
+        str | None, Field(description="folder of the checkpoints of embedded shards")
+    ] = None
     dense_optimizer: Annotated[
         str, Field(description="rule of the dense part: sgd, adagrad or adam")
     ] = "adam:lr=0.001"
@@ -210,6 +227,7 @@ class RunSettings(Strategy, DataSettings):
                 raise ValueError(f"{name} has no effect when {other} is given; leave one out")
         if self.storage_dir is not None and self.storage == "memory":
             raise ValueError("storage_dir has no effect unless storage is file")
+        self._check_checkpoints()
         if self.trainer_id is not None and self.trainer_id >= self.trainers:
             raise ValueError(
                 f"trainer_id must be below trainers, which is {self.trainers}, got "
@@ -240,6 +258,26 @@ class RunSettings(Strategy, DataSettings):
                 "use dense pserver, or leave it out"
             )
         return self
+
+    def _check_checkpoints(self) -> None:
+        """Refuse checkpoints of runs whose position cannot be told, or that have nowhere to lie."""
+        if self.checkpoint_every is None and not self.resume:
+            if self.checkpoint_dir is not None:
+                raise ValueError("checkpoint_dir has no effect without checkpoint_every or resume")
+            return
+        if self.ps is None and self.checkpoint_dir is None:
+            raise ValueError("checkpoint_every and resume need checkpoint_dir, or servers with one")
+        if self.data_mode == "dynamic":
+            raise ValueError(
+                "checkpoint_every and resume need data_mode static: who has which leased range is in "
+                "no checkpoint"
+            )
+        if self.mode == "geo" or (self.trainers > 1 and self.mode != "sync"):
+            raise ValueError(
+                "checkpoint_every and resume need mode sync where there are several trainers, and "
+                f"never geo: the position of every trainer must be known, got mode {self.mode} with "
+                f"{self.trainers} trainers; `pserver checkpoint save` saves the tables of any run"
+            )
 
     @property
     def starts_all(self) -> bool:

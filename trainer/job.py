@@ -4,6 +4,7 @@ Rooms before and after: ``cli`` brings settings and prints the summary; this roo
 connects, builds the model, and runs ``loop``.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 import pserver
+from trainer.checkpoint import RunCheckpoints
 from trainer.config import RunSettings
 from trainer.data import Data, choose_data, passes, share
 from trainer.dataset import Batch
@@ -48,6 +50,8 @@ def _connect(settings: RunSettings) -> pserver.Client:
             settings.shards,
             settings=settings.client_settings(),
             storage_dir=settings.storage_dir,
+            checkpoint_dir=settings.checkpoint_dir,
+            restore="latest" if settings.resume else None,
         )
     return pserver.connect(settings.ps, settings=settings.client_settings())
 
@@ -178,11 +182,14 @@ def _train(
 ) -> Trained:
     """Train on this trainer's rows."""
     mode, watch = parts.mode, Watch()
+    checkpoints = RunCheckpoints(settings, parts.model, parts.optimizer, mode)
+    done = checkpoints.resume() if settings.resume else 0
     ranges = _ranges(parts, settings)
     batches, steps = _batches(parts.data, ranges, settings)
     begin_s = time.perf_counter()
     title = f"train {settings.model} {settings.mode}"
-    with ProgressView(title=title, steps=steps, tell=tell) as view:
+    left = None if steps is None else max(steps - done, 0)
+    with ProgressView(title=title, steps=left, tell=tell) as view:
 
         def report(step: StepReport) -> None:
             if ranges is not None:
@@ -192,14 +199,14 @@ def _train(
                 watch.step(step, queue_depth=depth)
                 view.update(step, queue_depth=depth)
                 on_step(step)
+            checkpoints.after_step(step.step)
 
         train(
             parts.model,
-            batches,
+            itertools.islice(batches, done, settings.steps),
             optimizer=parts.optimizer,
             mode=mode,
             prefetch=settings.prefetch,
-            steps_max=settings.steps,
             on_step=report,
         )
     seconds = time.perf_counter() - begin_s

@@ -31,7 +31,15 @@ from trainer.summary import Summary, merged_summary
 
 _OURS = ("TRAINER_", "PSERVER_", "PADDLE_")
 _OTHERS = ("TRAINING_ROLE", "RANK", "WORLD_SIZE", "LOCAL_RANK")
-_HERE_ONLY = ("ps", "shards", "storage_dir", "log_dir", "trainer_id", "threads")
+_HERE_ONLY = (
+    "ps",
+    "shards",
+    "storage_dir",
+    "checkpoint_dir",
+    "log_dir",
+    "trainer_id",
+    "threads",
+)
 _READY = re.compile(r"shard \d+ of \d+ ready on (\S+)")
 _START_S = 60.0  # for a server of this machine to say that it is ready
 _POLL_S = 0.2
@@ -118,6 +126,8 @@ def _servers(settings: RunSettings, folder: Path, environ: Mapping[str, str]) ->
         "drain_s": 0.0,
         "rule": settings.rule,
         "storage_dir": settings.storage_dir,
+        "checkpoint_dir": settings.checkpoint_dir,
+        "restore": "latest" if settings.resume else None,
         "log_level": "warning",
     }
     flags = [flag for name, value in own.items() if (flag := _flag(name, value))]

@@ -87,6 +87,21 @@ class LoadedVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class Restored:
+    """Where the tables of a cluster came from.
+
+    Attributes:
+        version: its name.
+        round: of a sync group: the rounds before it are in; 0 without one.
+        trainers: what trainers left in the manifest, by their names.
+    """
+
+    version: str
+    round: int
+    trainers: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoints:
     """Saves and loads of one cluster. Thread-safe, as what it was lent is.
 
@@ -150,6 +165,26 @@ class Checkpoints:
             seconds=time.monotonic() - begin,
             longest_pause_s=max(reply.longest_pause_s for reply in done),
         )
+
+    def restored(self) -> Restored | None:
+        """Return what shard 0 was restored from, or None: it began empty."""
+        reply = _Steps(self.shards, self.ask, "").load(0, "restored")
+        if not reply.version:
+            return None
+        return Restored(reply.version, reply.round, json.loads(reply.trainers))
+
+    def read_file(self, name: str) -> bytes:
+        """Return a file that a trainer left in the version that shard 0 was restored from.
+
+        Raises:
+            CheckpointError: there is none of that name, or it is damaged.
+        """
+        steps, data, more = _Steps(self.shards, self.ask, ""), bytearray(), True
+        while more:
+            reply = steps.load(0, "file", name=name, offset=len(data))
+            data += reply.data
+            more = reply.more
+        return bytes(data)
 
     def load(self, version: str = "latest", *, on_mismatch: str = "fail") -> LoadedVersion:
         """Load a version in place of what the servers hold.

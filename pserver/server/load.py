@@ -18,10 +18,11 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 from pserver.checkpoint.fit import ON_MISMATCH, OnMismatch
-from pserver.checkpoint.load import Loaded, Target, load_shard
-from pserver.checkpoint.manifest import MANIFEST
+from pserver.checkpoint.load import Loaded, Target, load_shard, read_checked
+from pserver.checkpoint.manifest import MANIFEST, Manifest
 from pserver.checkpoint.store import Store, choose_version
 from pserver.checkpoint.tensors import checksum
+from pserver.config import PART_BYTES_MAX
 from pserver.errors import CheckpointError, PserverError, RequestError, nearest
 from pserver.server.checkpoint import Durable, Saves, opened
 from pserver.server.methods import Own
@@ -36,7 +37,7 @@ Adopt: TypeAlias = Callable[[Registry, Mapping[str, NDArray[Any]], int], list[st
 """Takes loaded tables, the shard's other memory and its next incarnation, in the owner thread; returns the
 names of the tables that stay as they were."""
 
-_STEPS = ("begin", "look", "commit", "end")
+_STEPS = ("begin", "look", "commit", "end", "restored", "file")
 
 
 @dataclass(slots=True)
@@ -78,6 +79,7 @@ class Loads:
         self._shard, self._saves, self._store = shard, saves, store
         self._new_registry, self._adopt, self._recorder = new_registry, adopt, recorder
         self._load: _Load | None = None
+        self._restored: Manifest | None = None
 
     async def answer(self, message: bytes) -> bytes:
         """Do one step of a load."""
@@ -88,6 +90,8 @@ class Loads:
         if request.step == "end":
             self._end(request)
             return build_small(pb.LoadReply())
+        if request.step in ("restored", "file"):
+            return build_small(await self._tell(request))
         if request.step == "begin":
             await self._begin(request)
         load = self._current(request)
@@ -130,6 +134,25 @@ class Loads:
         )
         loaded = load_shard(store, version, registry, target)
         self._put(registry, loaded, record["incarnation"])
+
+    async def _tell(self, request: pb.LoadRequest) -> pb.LoadReply:
+        """Tell of the version that the tables came from, or send a trainer's file of it."""
+        manifest = self._restored
+        if manifest is None:
+            return pb.LoadReply()
+        reply = pb.LoadReply(version=manifest.version, round=manifest.round)
+        if request.step == "restored":
+            reply.trainers = json.dumps(manifest.trainers)
+            return reply
+        for file in manifest.files:
+            if file.kind == "trainer" and file.name == request.name:
+                data = await asyncio.to_thread(
+                    read_checked, opened(self._store), manifest.version, file
+                )
+                end = request.offset + PART_BYTES_MAX
+                reply.data, reply.more = data[request.offset : end], end < len(data)
+                return reply
+        raise CheckpointError(f"{manifest.version}: no trainer left a file {request.name!r}")
 
     async def _begin(self, request: pb.LoadRequest) -> None:
         """Begin to read into new tables."""
@@ -195,6 +218,7 @@ class Loads:
     def _put(self, registry: Registry, loaded: Loaded, incarnation: int) -> list[str]:
         """Take over what was loaded; in the owner thread."""
         left = self._adopt(registry, loaded.parts, incarnation)
+        self._restored = loaded.manifest
         self._saves.durable = None
         if loaded.is_exact and not left:
             self._saves.durable = _durable(self._shard.registry, loaded)

@@ -771,21 +771,25 @@ class SaveReply(_message.Message):
     def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., base: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., longest_pause_s: _Optional[float] = ..., marks: _Optional[_Union[GroupMarks, _Mapping]] = ...) -> None: ...
 
 class LoadRequest(_message.Message):
-    __slots__ = ("incarnation", "load_id", "step", "version", "on_mismatch")
+    __slots__ = ("incarnation", "load_id", "step", "name", "offset", "version", "on_mismatch")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     LOAD_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     load_id: str
     step: str
+    name: str
+    offset: int
     version: str
     on_mismatch: str
-    def __init__(self, incarnation: _Optional[int] = ..., load_id: _Optional[str] = ..., step: _Optional[str] = ..., version: _Optional[str] = ..., on_mismatch: _Optional[str] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., load_id: _Optional[str] = ..., step: _Optional[str] = ..., name: _Optional[str] = ..., offset: _Optional[int] = ..., version: _Optional[str] = ..., on_mismatch: _Optional[str] = ...) -> None: ...
 
 class LoadReply(_message.Message):
-    __slots__ = ("state", "error", "version", "tables", "left", "rows", "bytes", "seconds", "rows_of_version", "state_taken", "state_tables")
+    __slots__ = ("state", "error", "version", "tables", "left", "rows", "bytes", "seconds", "rows_of_version", "state_taken", "state_tables", "trainers", "round", "data", "more")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -797,6 +801,10 @@ class LoadReply(_message.Message):
     ROWS_OF_VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_TAKEN_FIELD_NUMBER: _ClassVar[int]
     STATE_TABLES_FIELD_NUMBER: _ClassVar[int]
+    TRAINERS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     state: str
     error: str
     version: str
@@ -808,4 +816,8 @@ class LoadReply(_message.Message):
     rows_of_version: int
     state_taken: int
     state_tables: int
-    def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., left: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., rows_of_version: _Optional[int] = ..., state_taken: _Optional[int] = ..., state_tables: _Optional[int] = ...) -> None: ...
+    trainers: str
+    round: int
+    data: bytes
+    more: bool
+    def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., left: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., rows_of_version: _Optional[int] = ..., state_taken: _Optional[int] = ..., state_tables: _Optional[int] = ..., trainers: _Optional[str] = ..., round: _Optional[int] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...

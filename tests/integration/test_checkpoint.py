@@ -5,6 +5,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,3 +179,20 @@ def test_all_shards_must_see_one_folder(start: Start, tmp_path: Path) -> None:
             client.checkpoints.save()
 
     assert [list((tmp_path / name).iterdir()) for name in ("0", "1")] == [[], []]
+
+
+@pytest.mark.slow
+def test_a_job_of_two_trainers_resumes_after_it_was_stopped(tmp_path: Path) -> None:
+    """mode sync, servers and trainers as processes: the resumed job takes the steps that were left."""
+    words = ["run", "--trainers", "2", "--mode", "sync", "--rows", "4000", "--batch-size", "100"]
+    words += ["--scale", "0.001", "--model", "lr", "--checkpoint-dir", str(tmp_path / "ckpt")]
+    words += ["--checkpoint-every", "5", "--log-dir", str(tmp_path / "logs"), "--json"]
+
+    def run(*more: str) -> dict[str, float]:
+        command = [sys.executable, "-m", "trainer", *words, *more]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+        facts: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        return facts
+
+    run("--steps", "12")
+    assert run("--resume")["steps"] == 2 * (20 - 10)

@@ -1,0 +1,166 @@
+"""The trainer's part of a checkpoint: dense weights, optimizer, random state and position in the rows.
+
+Rooms before and after: ``job`` asks for a save after each step and for a position before the first;
+``client.checkpoints`` commits all of it in one version with the tables.
+
+What always holds: a run that is resumed goes on with the batch behind the last one that the version has
+trained on: none twice, none skipped. A version is resumed by a run of the same rows and model, or refused.
+In sync mode the position is the version's round, the same for every trainer, whoever asked for the save.
+Owner: the training thread.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, optim
+
+import pserver
+from trainer.config import RunSettings
+from trainer.loop import CtrModel, DenseStep
+from trainer.modes import Mode
+from trainer.modes.grouped import GroupMode
+
+SAVER = 0
+"""The trainer that asks for saves."""
+
+_FILE = "trainer-0.safetensors"
+_SAME = (
+    "model",
+    "dim",
+    "seed",
+    "batch_size",
+    "data",
+    "rows",
+    "trainers",
+    "mode",
+    "dense_optimizer",
+)
+"""Settings on which positions and weights depend."""
+
+
+@dataclass(slots=True)
+class RunCheckpoints:
+    """Saves of one run.
+
+    Attributes:
+        settings: of the run.
+        model: whose dense part is saved.
+        optimizer: of the dense part.
+        mode: the trainer's way to the servers.
+        steps_before: steps that the run had taken when it was resumed.
+        last: the last version that was saved, or None.
+    """
+
+    settings: RunSettings
+    model: CtrModel
+    optimizer: DenseStep
+    mode: Mode
+    steps_before: int = 0
+    last: pserver.Saved | None = None
+
+    def after_step(self, step: int) -> None:
+        """Save if it is time.
+
+        Args:
+            step: of this process, from 1.
+
+        Raises:
+            pserver.CheckpointError: the servers could not save.
+        """
+        every = self.settings.checkpoint_every
+        if every is None or (self.settings.trainer_id or 0) != SAVER:
+            return
+        if (self.steps_before + step) % every == 0:
+            self.mode.flush()
+            facts = {
+                **_facts(self.settings),
+                "steps": self.steps_before + step,
+                "steps_before": self.steps_before,
+                "first_round": _first_round(self.mode),
+            }
+            self.last = self.mode.client.checkpoints.save(
+                trainers={str(SAVER): facts}, files={_FILE: self._encode()}
+            )
+
+    def resume(self) -> int:
+        """Take up what the servers were restored from, and return the steps that it has.
+
+        Raises:
+            pserver.CheckpointError: the servers began empty, no run left its part in the version, or
+                another run did: the differences are shown.
+        """
+        checkpoints = self.mode.client.checkpoints
+        restored = checkpoints.restored()
+        if restored is None:
+            raise pserver.CheckpointError(
+                "--resume: the servers began empty; start them with --restore latest"
+            )
+        facts = restored.trainers.get(str(SAVER))
+        if facts is None:
+            raise pserver.CheckpointError(
+                f"--resume: {restored.version} was not saved by a run: it has no position in the rows"
+            )
+        self._check_same(facts, version=restored.version)
+        self._decode(checkpoints.read_file(_FILE))
+        self.steps_before = int(facts["steps"])
+        if restored.round and facts["first_round"]:
+            self.steps_before = (
+                int(facts["steps_before"]) + restored.round - int(facts["first_round"])
+            )
+        return self.steps_before
+
+    def _check_same(self, facts: Mapping[str, Any], *, version: str) -> None:
+        """Refuse a version of another run."""
+        own = _facts(self.settings)
+        differences = [
+            f"{name}: {facts.get(name)} there, {own[name]} here"
+            for name in _SAME
+            if facts.get(name) != own[name]
+        ]
+        if differences:
+            raise pserver.CheckpointError(
+                f"--resume: {version} is of another run ({'; '.join(differences)})"
+            )
+
+    def _encode(self) -> bytes:
+        """Return the trainer's part as safetensors."""
+        tensors = {"random": torch.get_rng_state()}
+        if isinstance(self.optimizer, optim.Optimizer):
+            for name, tensor in self.model.dense.state_dict().items():
+                tensors[f"dense.{name}"] = tensor.detach().cpu().contiguous().clone()
+            for index, state in self.optimizer.state_dict()["state"].items():
+                for name, value in state.items():
+                    tensor = torch.as_tensor(value).detach().cpu().contiguous().clone()
+                    tensors[f"optimizer.{index}.{name}"] = tensor
+        return save(tensors)
+
+    def _decode(self, data: bytes) -> None:
+        """Take the trainer's part."""
+        tensors = load(data)
+        torch.set_rng_state(tensors.pop("random"))
+        if not isinstance(self.optimizer, optim.Optimizer):
+            return
+        weights = {
+            n.removeprefix("dense."): t for n, t in tensors.items() if n.startswith("dense.")
+        }
+        self.model.dense.load_state_dict(weights)
+        states: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith("optimizer."):
+                _, index, key = name.split(".", 2)
+                states.setdefault(int(index), {})[key] = tensor
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+
+def _facts(settings: RunSettings) -> dict[str, Any]:
+    """Return what a resumed run must have in common with the one that saved."""
+    return {name: getattr(settings, name) for name in _SAME}
+
+
+def _first_round(mode: Mode) -> int:
+    """Return the round of the first step of this process; 0 without rounds."""
+    return mode.group.first_round if isinstance(mode, GroupMode) and mode.in_rounds else 0
