@@ -263,7 +263,8 @@ def test_b6_a_barrier_may_take_longer_than_a_call(server: Server, table: str) ->
 
     with ExitStack() as stack:
         clients = [
-            stack.enter_context(connect(server.endpoint, table, timeout_s=1.0)) for _ in range(2)
+            stack.enter_context(connect(server.endpoint, table, timeout_s=1.2, try_timeout_s=1.2))
+            for _ in range(2)
         ]
         modes = [make_mode(c, strategy, trainer_id=i, trainers=2) for i, c in enumerate(clients)]
         seen: list[float] = []
@@ -272,7 +273,7 @@ def test_b6_a_barrier_may_take_longer_than_a_call(server: Server, table: str) ->
             seen.extend(step(modes[0]) for _ in range(2))
 
         def late() -> None:
-            never.wait(3.0)
+            never.wait(3 * 1.2)
             for _ in range(2):
                 step(modes[1])
 

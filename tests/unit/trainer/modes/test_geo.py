@@ -343,7 +343,7 @@ def test_a_trainer_too_many_windows_ahead_waits_for_the_slowest(
     for room in ("client.group", "server.waiting"):
         monkeypatch.setattr(f"pserver.{room}.HOLD_S", 0.05)
     pserver.LocalTable(spec(), rows_max=1)  # compiles, which takes longer than the timeout
-    with clients(2, settings=pserver.ClientSettings(timeout_s=0.2)) as pair:
+    with clients(2, settings=pserver.ClientSettings(timeout_s=1.2)) as pair:
         fast, slow = both(pair, max_staleness=1, barrier_timeout=0.3, geo_average="none")
         step(fast, [1], [-1.0])
         fast.flush()
