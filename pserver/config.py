@@ -19,7 +19,7 @@ bytes of names). 4 MiB: four in flight are 16 MiB, and one takes an event loop u
 MESSAGE_BYTES_MAX = PART_BYTES_MAX + (1 << 20)
 """The most that either side accepts in one message: a part, and room for the names of tables."""
 
-HOLD_S = 1.0
+HOLD_S = 0.5
 """How long a server holds a request that waits for other trainers before its sender is told to ask
 again. Under a client's timeouts, so that a wait never looks like a server that does not answer."""
 
