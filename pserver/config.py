@@ -114,6 +114,12 @@ class ServeSettings(Settings):
             "number; none: begin empty"
         ),
     ] = None
+    read_only: Annotated[
+        bool, Field(description="serve the restored version and refuse every change")
+    ] = False
+    follow: Annotated[
+        bool, Field(description="take newer versions of checkpoint_dir as they come; read-only")
+    ] = False
     journal: Annotated[
         str | None,
         Field(
@@ -150,6 +156,10 @@ class ServeSettings(Settings):
                 raise ValueError("restore needs checkpoint_dir or journal: where to load from")
             if self.restore != "latest":
                 raise ValueError("restore of a version needs checkpoint_dir: where versions lie")
+        if self.read_only and (self.restore in (None, "none") or self.journal is not None):
+            raise ValueError("read_only needs restore, what to serve, and takes no journal")
+        if self.follow and not self.read_only:
+            raise ValueError("follow needs read_only: a newer version would undo what was pushed")
         fields = type(self).model_fields
         is_default = all(
             getattr(self, name) == fields[name].default for name in ("fsync", "fsync_interval_ms")

@@ -29,6 +29,7 @@ from pserver.errors import ConfigError
 from pserver.journal.commit import loss_bound
 from pserver.journal.writer import Journal
 from pserver.malloc import keep_large_blocks
+from pserver.server.follow import Follower
 from pserver.server.methods import METHODS, SHORT
 from pserver.server.servicer import Servicer
 from pserver.status import ERROR_KEY, to_status
@@ -173,8 +174,11 @@ async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> 
         queue_max=settings.queue_max,
         storage=open_storage(settings.storage_dir),
         on_loop=() if settings.storage_dir else SHORT,  # a row on a file may wait for a disk
-        store=open_store(settings.checkpoint_dir, where="--checkpoint-dir", writes=True),
+        store=open_store(
+            settings.checkpoint_dir, where="--checkpoint-dir", writes=not settings.read_only
+        ),
     )
+    servicer.is_read_only = settings.read_only
     # Before the warm-up: process 1 of a container ignores a signal that nobody handles.
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -189,7 +193,12 @@ async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> 
     host, _ = split_endpoint(settings.bind, where="--bind")
     announce(f"shard {settings.shard} of {settings.shards} ready on {host}:{listening.port}")
 
+    following = None
+    if settings.follow:
+        following = asyncio.ensure_future(Follower(servicer.loads).run())
     first = await signals.get()
+    if following is not None:
+        following.cancel()
     log.info("draining", signal=signal.Signals(first).name, drain_s=settings.drain_s)
     closing = asyncio.ensure_future(drain(servicer, listening, drain_s=settings.drain_s))
     second = asyncio.ensure_future(signals.get())

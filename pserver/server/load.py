@@ -193,6 +193,37 @@ class Loads:
             self._load.task.cancel()
             self._load = None
 
+    @property
+    def version(self) -> str:
+        """Return the version that the tables came from, or an empty text."""
+        return self._restored.version if self._restored else ""
+
+    @property
+    def created(self) -> str:
+        """Return when that version was saved, or an empty text."""
+        return self._restored.created if self._restored else ""
+
+    async def newest(self) -> str:
+        """Return the newest version that there is, or an empty text."""
+        versions = await asyncio.to_thread(opened(self._store).versions)
+        return versions[-1] if versions else ""
+
+    async def follow(self, version: str) -> None:
+        """Take a version over under readers, who go on: only for a shard that takes no writes.
+
+        Raises:
+            CheckpointError, TableFullError: as ``load_shard``; nothing was taken over.
+        """
+        registry = self._new_registry()
+        target = Target(shard=self._shard.shard, num_shards=self._shard.num_shards)
+        loaded = await asyncio.to_thread(load_shard, opened(self._store), version, registry, target)
+
+        def take() -> None:
+            self._shard.registry.adopt(registry)
+            self._restored = loaded.manifest
+
+        await self._shard.executor.run(take)
+
     async def _take_over(
         self, registry: Registry, loaded: Loaded, *, on_mismatch: OnMismatch
     ) -> list[str]:

@@ -36,6 +36,7 @@ class Pulls:
         recorder: is told of rows before they are made.
         check_incarnation: refuses a request for another process.
         check_keys: refuses keys of another shard.
+        may_make: whether pulls make rows where there are none: not on a read-only shard.
     """
 
     registry: Registry
@@ -44,6 +45,7 @@ class Pulls:
     recorder: Recorder
     check_incarnation: Callable[[int], None]
     check_keys: Callable[[str, Keys], None]
+    may_make: Callable[[], bool]
 
     def pull(self, message: bytes) -> bytes:
         """Return weights; a pull that makes rows has them recorded first."""
@@ -55,7 +57,7 @@ class Pulls:
             self.check_keys(part.table, part.keys)
         pairs = list(zip(request.tables, tables, strict=True))
         for part, table in pairs:
-            if part.create:
+            if part.create and self.may_make():
                 table.check_pull(part.keys)
             if part.shown:
                 check_shown(table)
@@ -74,7 +76,7 @@ class Pulls:
             ]
         )
         for (part, table), block in zip(pairs, blocks, strict=True):
-            if part.create:
+            if part.create and self.may_make():
                 self.recorder.pull(table, part.keys, block.weights)
             else:
                 table.peek(part.keys, block.weights)

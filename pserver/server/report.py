@@ -48,6 +48,7 @@ class Report:
     bad_values: BadValues
     queued: int
     started_s: float
+    created: str
 
 
 def describe(report: Report) -> pb.DescribeReply:

@@ -8,6 +8,7 @@ What always holds: labels are the names of tables, which a shard has few of.
 from collections.abc import Callable, Mapping
 
 from pserver.metrics import Series
+from pserver.server.follow import age_s
 from pserver.server.report import Report, Tallies
 from pserver.table.dense import DenseTable
 from pserver.table.sparse import SparseTable
@@ -58,6 +59,12 @@ def series(report: Callable[[], Report]) -> list[Series]:
         ),
         *_refused_and_gone(report, by_table),
         Series("queue_depth", "Requests waiting.", (), one(lambda r: r.queued)),
+        Series(
+            "restored_age_seconds",
+            "Since the checkpoint was saved that the tables came from.",
+            (),
+            lambda: [((), age_s(created))] if (created := report().created) else [],
+        ),
         Series(
             "applied_pushes_total", "Pushes applied.", (), one(lambda r: r.tallies.pushes_applied)
         ),

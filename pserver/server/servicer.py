@@ -29,6 +29,7 @@ from pserver.server.bad_values import BadValues
 from pserver.server.checkpoint import Saves
 from pserver.server.dense import DenseMethods
 from pserver.server.executor import Executor
+from pserver.server.follow import refuse_change
 from pserver.server.gate import Gate
 from pserver.server.geo import GeoMethods
 from pserver.server.group import GROUP_METHODS, Group
@@ -88,7 +89,7 @@ class Servicer:
         self.shard = shard
         self.num_shards = num_shards
         self.incarnation = secrets.randbits(63) | 1  # never 0, which means "any"
-        self.is_draining = False
+        self.is_draining = self.is_read_only = False
         self._partitions = partitions_of_shard(shard, num_shards)
         self._executor = Executor(name=f"shard-{shard}", queue_max=queue_max)
         self._run_of = dict.fromkeys(on_loop, self._executor.run_short)
@@ -215,6 +216,7 @@ class Servicer:
             self._recorder,
             self._check_incarnation,
             self._check_keys,
+            lambda: not self.is_read_only,
         )
         work: dict[str, Callable[[bytes], bytes]] = {
             "Describe": self._on_describe,
@@ -262,6 +264,8 @@ class Servicer:
         begin = time.perf_counter()
         code, sent = "CANCELLED", 0  # what it stays if the caller goes away
         try:
+            if self.is_read_only:
+                refuse_change(method)
             if method == "Stats":  # answered even while the owner thread is busy
                 counters = stats(self._report(), self.metrics.recent())
                 counters.group.CopyFrom(self._group.stats() or pb.GroupStats())
@@ -378,4 +382,5 @@ class Servicer:
             bad_values=self._bad_values,
             queued=self._executor.queued,
             started_s=self._started_s,
+            created=self.loads.created,
         )

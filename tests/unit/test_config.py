@@ -92,6 +92,8 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
         "rule": "own.py:Mine",
         "storage_dir": "/fast",
         "checkpoint_dir": "/safe",
+        "read_only": False,
+        "follow": False,
         "restore": "latest",
         "journal": "/safe/journal",
         "fsync": "always",
