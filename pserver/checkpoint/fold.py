@@ -51,7 +51,8 @@ def fold(source: Store, version: str, target: Store) -> Manifest:
             registry = Registry()
             place = Target(shard=shard, num_shards=last.num_shards)
             loaded = load_shard(source, version, registry, place)
-            write_quiet(target, made, registry, place, parts=loaded.parts)
+            who = next(entry for entry in last.shards if entry.shard == shard)
+            write_quiet(target, made, registry, place, parts=loaded.parts, who=who)
         files = [file for file in last.files if file.kind == "trainer"]
         for file in files:
             data = read_checked(source, version, file)
@@ -79,6 +80,7 @@ def write_quiet(
     place: Target,
     *,
     parts: Mapping[str, NDArray[Any]],
+    who: ShardEntry,
 ) -> None:
     """Write one shard's part of a version from tables that nobody changes.
 
@@ -88,6 +90,7 @@ def write_quiet(
         registry: the shard's tables.
         place: which shard.
         parts: what the shard remembers beside tables.
+        who: what is said of the shard; a journal goes on from this version as from the one it was.
     """
     shard, num_shards = place.shard, place.num_shards
 
@@ -120,7 +123,6 @@ def write_quiet(
         tables.append(entry)
     whole = {**parts, "shard": np.array([shard, num_shards], np.uint64)}
     files.append(arrays_file(write, "shard", whole, table="", shard=shard))
-    who = ShardEntry(shard=shard, incarnation=0, seconds=0.0, longest_pause_s=0.0)
     part = Part(shard=who, tables=tables, files=files)
     data = memoryview(part.model_dump_json().encode())
     store.write(version, part_name(shard), encoded([data]))
