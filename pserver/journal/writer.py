@@ -86,12 +86,12 @@ class Journal:
         self._shard, self._num_shards = shard, num_shards
         self.incarnation = incarnation
         self._failure = ""
+        self._has_begun = False
         self._end = self._last_end = 0
         self._lock = lock(folder, where=_WHERE)
         try:
             self._commit = Commit(fsync, interval_s, on_failure=self._fail)
             self._open()
-            write_state(folder, State("open", fsync, boot_id()))
         except BaseException:
             os.close(self._lock)
             raise
@@ -116,6 +116,18 @@ class Journal:
     def synced(self) -> int:
         """Return the last position that is known to be durable."""
         return self._commit.synced
+
+    def begin(self) -> None:
+        """Say in the folder that this process writes it, and what it promises.
+
+        Until then the folder says how the last process left it, so a start that fails before the
+        shard is back forgets nothing of that.
+
+        Raises:
+            JournalError: the system refused.
+        """
+        write_state(self._folder, State("open", self._fsync, boot_id()))
+        self._has_begun = True
 
     def append(self, kind: int, body: bytes) -> None:
         """Write a record behind the last one. It counts once ``settle`` was called.
@@ -176,7 +188,7 @@ class Journal:
 
     def close(self) -> None:
         """Sync all of it, say that it was closed, and let the folder go."""
-        if self._commit.close() and not self._failure:
+        if self._commit.close() and self._has_begun and not self._failure:
             write_state(self._folder, State("closed", self._fsync, boot_id()))
         os.close(self._lock)
 

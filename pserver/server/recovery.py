@@ -104,6 +104,15 @@ class Recovery:
             ConfigError: there are records, and nothing says that they are wanted.
             CheckpointError, JournalError: a version or a record is missing or damaged.
         """
+        try:
+            return await self._begin(journal, restore)
+        except BaseException:
+            if self.recorder.journal is None:  # else the shard closes it
+                journal.close()
+            raise
+
+    async def _begin(self, journal: Journal, restore: str | None) -> list[str]:
+        """Begin, as ``begin``."""
         if journal.position == 0:
             return await self._begin_anew(journal, restore)
         if restore is None:
@@ -133,6 +142,7 @@ class Recovery:
                 f"{journal.where}: the machine stopped before all was synced, so acknowledged pushes "
                 "may be missing; trainers of before are refused and have to start again"
             )
+        await asyncio.to_thread(journal.begin)
         return lines
 
     def restored_line(self, loaded: Loaded) -> str:
@@ -144,6 +154,7 @@ class Recovery:
         """Begin a journal, on a version if one is asked for."""
         self.become(journal.begun_by)
         await self._attach(journal)
+        await asyncio.to_thread(journal.begin)
         if restore is None:
             return []
         if restore == "latest" and (self.store is None or not self.store.versions()):

@@ -239,6 +239,7 @@ def test_loss_is_told_by_how_it_was_left(
 ) -> None:
     """Records may be missing after a power failure without a sync, or after a sync that failed."""
     journal = Journal(tmp_path, fsync=fsync)  # type: ignore[arg-type]
+    journal.begin()
     journal.append(2, b"x")
     state = read_state(tmp_path)
     assert state is not None
@@ -251,6 +252,13 @@ def test_loss_is_told_by_how_it_was_left(
 
     assert journal.may_have_lost == lost
     journal.close()
+    again = Journal(tmp_path)  # the start before did not come so far as to begin
+    assert again.may_have_lost == lost
+    again.begin()
+    again.close()
+    last = Journal(tmp_path)
+    assert not last.may_have_lost
+    last.close()
 
 
 def test_replies_wait_for_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
