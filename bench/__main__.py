@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("storage", "tables on a file, up to three times the memory"),
         ("wire", "building and reading messages"),
         ("checkpoint", "a save under load and a load, beside a plain write of the same bytes"),
+        ("journal", "pushes without a journal and with each promise of fsync, and a restart"),
         ("rpc", "pull and push through a server, beside a bare echo and torch's RPC"),
         ("train", "training through a server, beside the dense part alone"),
     ):
