@@ -7,6 +7,7 @@ it may be.
 from typing import overload
 
 from pserver.checkpoint.local import open_local
+from pserver.checkpoint.remote import open_remote
 from pserver.checkpoint.store import Store
 
 
@@ -26,11 +27,14 @@ def open_store(text: str | None, *, where: str, writes: bool) -> Store | None:
     """Return the store of a place, or None if there is none.
 
     Args:
-        text: a folder, or None.
+        text: a folder, a URL that fsspec knows, or None.
         where: named in an error, such as ``--checkpoint-dir``.
         writes: make the place if need be, and prove that files can be written there.
 
     Raises:
         ConfigError: the place is not there, or it cannot be written; it and the user are named.
     """
-    return None if text is None else open_local(text, where=where, writes=writes)
+    if text is None:
+        return None
+    opens = open_remote if "://" in text else open_local
+    return opens(text, where=where, writes=writes)
