@@ -20,7 +20,7 @@ from rich.table import Table
 from pserver._version import __version__
 from pserver.cli_checkpoint import add_checkpoint, checkpoint
 from pserver.cli_export import add_export
-from pserver.cli_journal import add_journal, journal
+from pserver.cli_journal import add_journal, add_promote, journal, promote
 from pserver.cli_lifecycle import add_commands
 from pserver.cli_shared import add_cluster_flags, connect_given, console
 from pserver.cli_tables import (
@@ -33,6 +33,7 @@ from pserver.cli_tables import (
     warnings,
 )
 from pserver.cli_trainers import group_facts, group_lines
+from pserver.client.channel import GrpcChannel
 from pserver.client.connect import stats_of_each
 from pserver.config import ServeSettings
 from pserver.errors import ConfigError, PserverError, RequestError, UnavailableError
@@ -106,6 +107,10 @@ def make_parser() -> CommandParser:
     journals = commands.add_parser("journal", help="look at a shard's journal")
     add_journal(journals)
     journals.set_defaults(run=_journal)
+
+    promoting = commands.add_parser("promote", help="let a standby take its server's place")
+    add_promote(promoting)
+    promoting.set_defaults(run=_journal)
 
     optimizers = commands.add_parser("optimizers", help="list the rules a table may have")
     optimizers.add_argument("--dim", type=int, default=16, help="for the sizes (default: 16)")
@@ -186,7 +191,7 @@ def _serve(given: argparse.Namespace) -> None:
     )
     configure_logs(settings.log_level)
     load_rules(settings.rule)
-    uvloop.run(serve(settings, announce=lambda line: print(line, flush=True)))
+    uvloop.run(serve(settings, announce=lambda line: print(line, flush=True), connect=GrpcChannel))
 
 
 def _status(given: argparse.Namespace) -> None:
@@ -263,7 +268,7 @@ def _checkpoint(given: argparse.Namespace) -> None:
 
 
 def _journal(given: argparse.Namespace) -> None:
-    output = journal(given)
+    output = journal(given) if given.command == "journal" else promote(given)
     print(*([json.dumps(output.facts)] if given.json else output.lines), sep="\n")
 
 

@@ -1,23 +1,30 @@
-"""``pserver journal``: what a journal holds, whether it is whole, and its records one by one.
+"""``pserver journal``: what a journal holds, whether it is whole, its records; and ``pserver promote``.
 
-Rooms before and after: ``cli`` adds the flags and prints what comes back; everything is read from the folder,
-whose server may run meanwhile.
+Rooms before and after: ``cli`` adds the flags and prints what comes back. A journal is read from its folder,
+whose server may run meanwhile; promote asks a standby.
 """
 
 import argparse
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pserver.cli_checkpoint import Output
+from pserver.client.channel import GrpcChannel
+from pserver.deadline import Deadline
 from pserver.errors import ConfigError
 from pserver.journal.folder import read_state
 from pserver.journal.reader import Segment, find_tail, list_segments, read_records
 from pserver.journal.records import Record
 from pserver.options import CommandParser, whole_number
 from pserver.server.methods import kind_name
+from pserver.transport import split_endpoint
+from pserver.v1 import pserver_pb2 as pb
+from pserver.wire.small import build_small, parse_small
 
+_ANSWER_S = 10.0  # for a standby to apply what it took last
 _DUMPED = 1000  # records, unless asked for more
 
 
@@ -41,6 +48,51 @@ def add_journal(parser: CommandParser) -> None:
     dumping.add_argument(
         "--count", type=whole_number, default=_DUMPED, help=f"at most (default: {_DUMPED})"
     )
+
+
+def add_promote(parser: argparse.ArgumentParser) -> None:
+    """Give ``promote`` its flags."""
+    parser.add_argument("endpoint", metavar="HOST:PORT", help="of the standby")
+    parser.add_argument(
+        "--timeout", type=float, default=5.0, help="seconds for the old server (default: 5)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def promote(given: argparse.Namespace) -> Output:
+    """Let a standby take its server's place, and tell what may be lost.
+
+    Raises:
+        PserverError: it does not answer, is no standby, or did not follow.
+    """
+    split_endpoint(given.endpoint, where="promote")
+
+    async def asked() -> pb.PromoteReply:
+        channel = GrpcChannel(given.endpoint)
+        try:
+            request = build_small(pb.PromoteRequest(timeout_s=given.timeout))
+            deadline = Deadline.after(2 * given.timeout + _ANSWER_S)
+            return parse_small(
+                pb.PromoteReply, await channel.call("Promote", request, deadline=deadline)
+            )
+        finally:
+            await channel.close()
+
+    reply = asyncio.run(asked())
+    facts = {
+        "position": reply.position,
+        "told": reply.told,
+        "heard_s": reply.heard_s,
+        "handed_over": reply.handed_over,
+    }
+    lost = "nothing is lost: the old server handed over and takes no more requests"
+    if not reply.handed_over:
+        lost = (
+            f"the old server did not answer: it had spoken of record {reply.told}, "
+            f"{reply.heard_s:.1f} s ago; what it acknowledged since then is lost, unless it waited for "
+            "its standby (--acknowledge standby). See that it does not come back"
+        )
+    return Output(facts, [f"{given.endpoint} goes on from record {reply.position}; {lost}"])
 
 
 def journal(given: argparse.Namespace) -> Output:

@@ -136,6 +136,14 @@ class ServeSettings(Settings):
         float,
         Field(ge=1.0, le=60_000.0, description="milliseconds between two syncs of the journal"),
     ] = 100.0
+    standby_of: Annotated[
+        str | None,
+        Field(description="HOST:PORT of the server to follow; it takes no requests until promoted"),
+    ] = None
+    acknowledge: Annotated[
+        Literal["local", "standby"],
+        Field(description="standby: replies wait until the standby has what they acknowledge"),
+    ] = "local"
     rule: Annotated[
         str | None,
         Field(description="optimizers of your own, as FILE.py:NAME,...; every shard needs them"),
@@ -156,6 +164,10 @@ class ServeSettings(Settings):
                 raise ValueError("restore needs checkpoint_dir or journal: where to load from")
             if self.restore != "latest":
                 raise ValueError("restore of a version needs checkpoint_dir: where versions lie")
+        if self.journal is None and (self.standby_of or self.acknowledge != "local"):
+            raise ValueError("standby_of and acknowledge need journal: what a standby follows")
+        if self.standby_of and self.restore not in (None, "none", "latest"):
+            raise ValueError("standby_of takes no version to restore: it follows the other server")
         if self.read_only and (self.restore in (None, "none") or self.journal is not None):
             raise ValueError("read_only needs restore, what to serve, and takes no journal")
         if self.follow and not self.read_only:

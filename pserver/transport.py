@@ -81,6 +81,8 @@ def split_endpoint(text: str, *, where: str) -> tuple[str, int]:
 def split_endpoints(text: str, *, where: str) -> list[str]:
     """Return the endpoints of a comma-separated list, in shard order.
 
+    One of them may be ``HOST:PORT|HOST:PORT``: a server, and its standby.
+
     Raises:
         ConfigError: the list is empty or too long, or an entry is no HOST:PORT or comes twice.
 
@@ -92,8 +94,9 @@ def split_endpoints(text: str, *, where: str) -> list[str]:
         raise ConfigError(
             f"{where}: must name 1 to {ENDPOINTS_MAX} servers as HOST:PORT,HOST:PORT, got {text!r}"
         )
-    for endpoint in endpoints:
+    listed = [single for endpoint in endpoints for single in endpoint.split("|")]
+    for endpoint in listed:
         split_endpoint(endpoint, where=where)
-        if endpoints.count(endpoint) > 1:
+        if listed.count(endpoint) > 1:
             raise ConfigError(f"{where}: {endpoint} is listed twice; each shard has its own")
     return endpoints

@@ -10,7 +10,7 @@ from typing import Protocol
 import grpc
 
 from pserver.deadline import Deadline
-from pserver.errors import DeadlineError, PserverError
+from pserver.errors import DeadlineError, PserverError, UnavailableError
 from pserver.status import from_status
 from pserver.transport import SERVICE, client_options
 
@@ -18,8 +18,10 @@ from pserver.transport import SERVICE, client_options
 class Channel(Protocol):
     """Carries bytes to one shard. Used on the client's event loop only."""
 
-    endpoint: str
-    """What errors call the shard: HOST:PORT, or ``embedded shard 0``."""
+    @property
+    def endpoint(self) -> str:
+        """Return what errors call the shard: HOST:PORT, or ``embedded shard 0``."""
+        ...
 
     async def call(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
         """Send one request and return the reply.
@@ -50,35 +52,49 @@ class GrpcChannel:
         """Name the server; the connection is made by the first call.
 
         Args:
-            endpoint: HOST:PORT; a name is resolved again at each reconnect.
+            endpoint: HOST:PORT; a name is resolved again at each reconnect. ``HOST:PORT|HOST:PORT`` is a
+                server and its standby: when one cannot be reached, or is a standby still, the next
+                try goes to the other.
         """
-        self.endpoint = endpoint
-        self._channel = grpc.aio.insecure_channel(endpoint, options=client_options())
-        self._methods: dict[str, Call] = {}
+        self._endpoints = endpoint.split("|")
+        self._channels = [
+            grpc.aio.insecure_channel(name, options=client_options()) for name in self._endpoints
+        ]
+        self._methods: list[dict[str, Call]] = [{} for _ in self._endpoints]
+        self._turn = 0
+
+    @property
+    def endpoint(self) -> str:
+        """Return the server that the next call goes to."""
+        return self._endpoints[self._turn]
 
     async def call(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
         """Send one request and return the reply; see ``Channel.call``."""
-        stub = self._methods.get(method)
+        turn, timeout_s = self._turn, deadline.remaining_s
+        stub = self._methods[turn].get(method)
         if stub is None:
-            stub = self._channel.unary_unary(f"/{SERVICE}/{method}")
-            self._methods[method] = stub
-        timeout_s = deadline.remaining_s
+            stub = self._channels[turn].unary_unary(f"/{SERVICE}/{method}")
+            self._methods[turn][method] = stub
         try:
             return await stub(message, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
-            raise self._translate(method, error, timeout_s) from None
+            failure = self._translate(method, error, self._endpoints[turn], timeout_s)
+        if isinstance(failure, UnavailableError | DeadlineError) and turn == self._turn:
+            self._turn = (turn + 1) % len(self._endpoints)
+        raise failure
 
     def _translate(
-        self, method: str, error: grpc.aio.AioRpcError, timeout_s: float
+        self, method: str, error: grpc.aio.AioRpcError, endpoint: str, timeout_s: float
     ) -> PserverError:
         """Return our error for gRPC's, with the endpoint in front."""
         metadata = [(str(key), value) for key, value in error.trailing_metadata() or ()]
         text = error.details() or error.code().name
-        ours = from_status(error.code(), f"{method} at {self.endpoint}: {text}", metadata)
+        ours = from_status(error.code(), f"{method} at {endpoint}: {text}", metadata)
         if isinstance(ours, DeadlineError):
-            return no_answer(method, self.endpoint, timeout_s)
+            return no_answer(method, endpoint, timeout_s)
         return ours
 
     async def close(self) -> None:
-        """Close the connection."""
-        await self._channel.close()
+        """Close every connection."""
+        for channel in self._channels:
+            await channel.close()

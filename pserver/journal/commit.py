@@ -48,7 +48,12 @@ def loss_bound(fsync: Fsync, interval_ms: float) -> str:
 
 
 class Commit:
-    """Syncs one journal. Thread-safe; clients of an embedded cluster have an event loop each."""
+    """Syncs one journal. Thread-safe; clients of an embedded cluster have an event loop each.
+
+    Attributes:
+        failure: why nothing is promised any more; empty: it is.
+        listener: is called, in any thread, when others may hear of more records; None: nobody.
+    """
 
     def __init__(
         self, fsync: Fsync, interval_s: float, *, on_failure: Callable[[str], None]
@@ -61,6 +66,7 @@ class Commit:
             on_failure: is told, in the thread, of a sync that failed.
         """
         self.failure = ""
+        self.listener: Callable[[], None] | None = None
         self._fsync, self._interval_s, self._on_failure = fsync, interval_s, on_failure
         self._changed = threading.Condition()
         self._written = self._synced = 0  # sequences; under _changed, as is all that follows
@@ -89,12 +95,13 @@ class Commit:
 
     def wrote(self, position: int) -> None:
         """Hear that records up to a position are with the system."""
-        if self._fsync == "off":
-            return
-        with self._changed:
-            self._written = position
-            if self._fsync == "always":
-                self._changed.notify()
+        if self._fsync != "off":
+            with self._changed:
+                self._written = position
+                if self._fsync == "always":
+                    self._changed.notify()
+        if self._fsync != "always":
+            self._tell()
 
     async def durable(self, position: int) -> None:
         """Return once records up to a position are as durable as was promised.
@@ -162,6 +169,12 @@ class Commit:
             ready = [future for wanted, future in self._waiting if wanted <= limit]
             self._waiting = [waiting for waiting in self._waiting if waiting[0] > limit]
         self._wake(ready)
+        self._tell()
+
+    def _tell(self) -> None:
+        listener = self.listener
+        if listener is not None:
+            listener()
 
     def _fail(self, why: str) -> None:
         log.error("a sync failed", reason=why)

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pserver.errors import JournalError
-from pserver.journal.folder import named, segments
+from pserver.journal.folder import named, segment_path, segments
 from pserver.journal.records import (
     FORMAT,
     HEAD_BYTES,
     Head,
     Record,
+    checksum_at,
     decode_head,
     later_record,
+    record_length,
     records_of,
 )
 
@@ -100,6 +102,90 @@ def find_tail(segment: Segment) -> Tail:
             "folder and a checkpoint that is new enough"
         )
     return Tail(position, end, len(data) - end)
+
+
+class Cursor:
+    """Reads on where it stopped, so that the end of a journal is read without what is before it.
+
+    Attributes:
+        after: the record that was read last.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Begin nowhere: the first read looks for its place."""
+        self._folder = folder
+        self.after = -1
+        self._checksum = 0
+        self._path, self._offset = folder, 0
+
+    def read(self, *, after: int, until: int, size: int, checksum: int) -> bytes | None:
+        """Return the bytes of whole records behind a position.
+
+        Args:
+            after: sequence before the first one.
+            until: sequence of the last one at most.
+            size: bytes, about.
+            checksum: of record ``after``, as the reader has it; 0: not known.
+
+        Returns:
+            One record at least, if there is one; None if record ``after`` is another one.
+
+        Raises:
+            JournalError: a record is missing or damaged.
+        """
+        if after != self.after:
+            self._find(after)
+        if checksum and self._checksum and checksum != self._checksum:
+            return None
+        found: list[bytes] = []
+        found_bytes = 0
+        while self.after < until and found_bytes < size:
+            data = self._block(size)
+            offset = 0
+            for record in records_of(data, first=self.after + 1, offset=0):
+                if record.sequence > until or (found and found_bytes + record.end - offset > size):
+                    return b"".join(found)
+                found.append(data[offset : record.end])
+                found_bytes += record.end - offset
+                offset = record.end
+                self.after, self._checksum = record.sequence, checksum_at(data, record.offset)
+                self._offset += len(found[-1])
+            if not offset:
+                self._next_segment()
+        return b"".join(found)
+
+    def _block(self, size: int) -> bytes:
+        """Return bytes from the place on: a whole record at least, if one is there."""
+        with named(self._path, "read"), self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read(size)
+            length = record_length(data)
+            return data if length <= len(data) else data + file.read(length - len(data))
+
+    def _find(self, after: int) -> None:
+        """Go behind a record."""
+        self.after, self._checksum = after, 0
+        for segment in reversed(list_segments(self._folder)):
+            if segment.head.first <= after + 1:
+                break
+        else:
+            raise JournalError(f"{self._folder}: record {after + 1} is not there any more")
+        self._path, self._offset = segment.path, HEAD_BYTES
+        with named(segment.path, "read"):
+            data = segment.path.read_bytes()
+        for record in records_of(data, first=segment.head.first):
+            if record.sequence > after:
+                break
+            self._offset, self._checksum = record.end, checksum_at(data, record.offset)
+
+    def _next_segment(self) -> None:
+        """Go to the segment that begins with the next record."""
+        path = segment_path(self._folder, self.after + 1)
+        if path == self._path or not path.is_file():
+            raise JournalError(
+                f"{self._path}: damaged at offset {self._offset}: record {self.after + 1} should be there"
+            )
+        self._path, self._offset = path, HEAD_BYTES
 
 
 def read_records(folder: Path, *, after: int, until: int | None = None) -> Iterator[Record]:

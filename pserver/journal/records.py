@@ -119,6 +119,14 @@ def record_head(sequence: int, kind: int, body: bytes) -> bytes:
     return plain + _CHECKSUM.pack(digest.intdigest())
 
 
+def record_length(data: bytes) -> int:
+    """Return the bytes of the record that some bytes begin with, as its head says; 0 if cut."""
+    if len(data) < RECORD_BYTES:
+        return 0
+    length: int = _RECORD.unpack_from(data)[3]
+    return RECORD_BYTES + length if length <= BODY_BYTES_MAX else 0
+
+
 def decode_record(data: bytes, offset: int) -> Record | None:
     """Return the record at an offset, or None if it is cut or damaged."""
     behind = offset + RECORD_BYTES
@@ -146,6 +154,17 @@ def records_of(data: bytes, *, first: int, offset: int = HEAD_BYTES) -> Iterator
     while (record := decode_record(data, offset)) is not None and record.sequence == sequence:
         yield record
         offset, sequence = record.end, sequence + 1
+
+
+def records_in(data: bytes, *, first: int) -> Iterator[Record]:
+    """Yield records that follow each other without a segment's head, as a feed has them."""
+    return records_of(data, first=first, offset=0)
+
+
+def checksum_at(data: bytes, offset: int) -> int:
+    """Return the checksum of the record at an offset."""
+    number: int = _CHECKSUM.unpack_from(data, offset + _RECORD.size)[0]
+    return number
 
 
 def later_record(data: bytes, offset: int, *, sequence: int) -> Record | None:

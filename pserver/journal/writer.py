@@ -16,7 +16,8 @@ Cost: a checksum (10 GB/s) and one ``pwritev`` of head and body; bodies are not 
 import itertools
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -35,7 +36,7 @@ from pserver.journal.folder import (
     sync_folder,
     write_state,
 )
-from pserver.journal.reader import Segment, find_tail, list_segments, read_records
+from pserver.journal.reader import Cursor, Segment, find_tail, list_segments, read_records
 from pserver.journal.records import HEAD_BYTES, Head, Record, record_head
 
 log = structlog.get_logger(__name__)
@@ -44,6 +45,21 @@ SEGMENT_BYTES = 64 << 20
 """A segment that is larger is followed by another one: what is dropped at once, and read at once."""
 
 _WHERE = "--journal"  # what errors name
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """How a journal begins where there is none.
+
+    Attributes:
+        incarnation: of the shard.
+        number: of the journal; 0 draws one.
+        after: the record before the first one: of a standby's, what its checkpoint covers.
+    """
+
+    incarnation: int = 1
+    number: int = 0
+    after: int = 0
 
 
 class Journal:
@@ -63,7 +79,7 @@ class Journal:
         *,
         shard: int = 0,
         num_shards: int = 1,
-        incarnation: int = 1,
+        begun: Begun | None = None,
         fsync: Fsync = "interval",
         interval_s: float = 0.1,
     ) -> None:
@@ -73,7 +89,7 @@ class Journal:
             folder: of it; made if need be.
             shard: whose it is.
             num_shards: of the cluster.
-            incarnation: of the shard, where a journal is begun.
+            begun: how it begins where there is none.
             fsync: when records are durable, see ``commit``.
             interval_s: of ``interval``.
 
@@ -84,7 +100,8 @@ class Journal:
         """
         self._folder, self._fsync = folder, fsync
         self._shard, self._num_shards = shard, num_shards
-        self.incarnation = incarnation
+        self._begun = begun or Begun()
+        self.incarnation = self._begun.incarnation
         self._failure = ""
         self._has_begun = False
         self._end = self._last_end = 0
@@ -153,11 +170,37 @@ class Journal:
 
     def settle(self) -> None:
         """Let what was appended count: it will be synced, and is no longer taken back."""
+        self._settled = self.position
         self._commit.wrote(self.position)
+
+    @property
+    def told(self) -> int:
+        """Return the last record that others may hear of: with ``always``, that is on the disk."""
+        if self._fsync == "always":
+            return min(self._settled, max(self._commit.synced, self._opened_at))
+        return self._settled
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Call something, in any thread, whenever ``told`` rises; None: no more."""
+        self._commit.listener = listener
+
+    def cursor(self) -> Cursor:
+        """Return what reads the end of the journal while it grows."""
+        return Cursor(self._folder)
 
     async def durable(self, position: int) -> None:
         """Return once records up to a position are as durable as was promised; see ``Commit``."""
         await self._commit.durable(position)
+
+    def skip_to(self, position: int) -> None:
+        """Go on behind a later record than the last one here: a checkpoint covers those between.
+
+        Raises:
+            StorageError, JournalError: the system refused.
+        """
+        self.position = self._settled = self._opened_at = position
+        self._begin_segment()
+        self.drop_covered(position)
 
     def read(self, *, after: int) -> Iterator[Record]:
         """Yield the records behind a position, up to the last one of now.
@@ -202,14 +245,16 @@ class Journal:
             if path not in whole:
                 log.warning("cut a segment that was never begun whole", file=str(path))
                 path.unlink()
-        self.number = listed[0].head.journal if listed else secrets.randbits(63) | 1
+        self.number = self._begun.number or secrets.randbits(63) | 1
         self.begun_by = listed[0].head.incarnation if listed else self.incarnation
-        self.position = 0
+        self.position = self._settled = self._begun.after
+        self._opened_at = self.position  # what was there then is synced
         self.may_have_lost = False
         if not listed:
             self._begin_segment()
             return
         self._check_owner(listed[-1])
+        self.number = listed[0].head.journal
         self._sync_all(listed)
         self._go_on(listed[-1])
         state = read_state(self._folder)
@@ -245,7 +290,7 @@ class Journal:
         with named(segment.path, "write"):
             file = os.open(segment.path, os.O_WRONLY)
             os.ftruncate(file, tail.end)
-        self.position = tail.position
+        self.position = self._settled = self._opened_at = tail.position
         self._use(file, segment.path, tail.end)
 
     # --- writing ------------------------------------------------------------------------------

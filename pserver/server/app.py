@@ -27,11 +27,13 @@ from pserver.checkpoint.places import open_store
 from pserver.config import ServeSettings
 from pserver.errors import ConfigError
 from pserver.journal.commit import loss_bound
-from pserver.journal.writer import Journal
+from pserver.journal.folder import segments
+from pserver.journal.writer import Begun, Journal
 from pserver.malloc import keep_large_blocks
 from pserver.server.follow import Follower
 from pserver.server.methods import METHODS, SHORT
 from pserver.server.servicer import Servicer
+from pserver.server.standby import Primary, stand_by
 from pserver.status import ERROR_KEY, to_status
 from pserver.table.sparse import warmup
 from pserver.table.storage import open_storage
@@ -134,33 +136,63 @@ def _start_metrics(servicer: Servicer, bind: str) -> None:
 
 
 async def _restore(
-    servicer: Servicer, settings: ServeSettings, announce: Callable[[str], None]
+    servicer: Servicer,
+    settings: ServeSettings,
+    announce: Callable[[str], None],
+    connect: Callable[[str], Primary],
 ) -> None:
-    """Bring back what the settings ask for, and begin to record."""
+    """Bring back what the settings ask for, and begin to record, or to follow."""
     restore = None if settings.restore == "none" else settings.restore
     if settings.journal is None:
         if restore is not None:
             announce(servicer.recovery.restored_line(await servicer.loads.restore(restore)))
         return
-    journal = Journal(
-        Path(settings.journal),
-        shard=settings.shard,
-        num_shards=settings.shards,
-        incarnation=servicer.incarnation,
-        fsync=settings.fsync,
-        interval_s=settings.fsync_interval_ms / 1e3,
-    )
-    for line in await servicer.recovery.begin(journal, restore):
+    folder = Path(settings.journal)
+
+    def opened(begun: Begun) -> Journal:
+        return Journal(
+            folder,
+            shard=settings.shard,
+            num_shards=settings.shards,
+            begun=begun,
+            fsync=settings.fsync,
+            interval_s=settings.fsync_interval_ms / 1e3,
+        )
+
+    if settings.acknowledge == "standby":
+        servicer.wait_for_standby()
+    if settings.standby_of is not None:
+        primary, is_new = connect(settings.standby_of), not segments(folder)
+        standby, lines = await stand_by(primary, opened, servicer.recovery, is_new=is_new)
+        servicer.role.standby = standby
+    else:
+        lines = await servicer.recovery.begin(opened(Begun(servicer.incarnation)), restore)
+    for line in lines:
         announce(line)
-    announce(f"journal {journal.where}: {loss_bound(settings.fsync, settings.fsync_interval_ms)}")
+    announce(f"journal {folder}: {loss_bound(settings.fsync, settings.fsync_interval_ms)}")
 
 
-async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> None:
+def _following(servicer: Servicer, settings: ServeSettings) -> "asyncio.Task[None] | None":
+    """Begin to follow another server, or newer versions, if the settings say so."""
+    if settings.follow:
+        return asyncio.create_task(Follower(servicer.loads).run())
+    if servicer.role.standby is not None:
+        return asyncio.create_task(servicer.role.standby.run())
+    return None
+
+
+async def serve(
+    settings: ServeSettings,
+    *,
+    announce: Callable[[str], None],
+    connect: Callable[[str], Primary],
+) -> None:
     """Run one pserver until a signal ends it.
 
     Args:
         settings: of the process.
         announce: is given the one line that says where the shard listens, once it is ready.
+        connect: makes a channel to a server, for a standby.
 
     Raises:
         ConfigError: a setting cannot work; nothing was started.
@@ -185,7 +217,7 @@ async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
     warmup()
-    await _restore(servicer, settings, announce)
+    await _restore(servicer, settings, announce, connect)
     gc.freeze()  # a full collection would go through all modules: 140 ms, in which nobody is answered
     if settings.metrics_bind is not None:
         _start_metrics(servicer, settings.metrics_bind)
@@ -193,9 +225,7 @@ async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> 
     host, _ = split_endpoint(settings.bind, where="--bind")
     announce(f"shard {settings.shard} of {settings.shards} ready on {host}:{listening.port}")
 
-    following = None
-    if settings.follow:
-        following = asyncio.ensure_future(Follower(servicer.loads).run())
+    following = _following(servicer, settings)
     first = await signals.get()
     if following is not None:
         following.cancel()

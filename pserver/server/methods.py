@@ -61,6 +61,8 @@ METHODS: Final = {
     "Leave": Method(22, Effect.WRITES),
     "Lease": Method(23, Effect.WRITES),
     "Inspect": Method(24, Effect.READS),
+    "Feed": Method(25, Effect.READS),
+    "Promote": Method(26, Effect.READS),
 }
 """Every method, in the order of the service's definition."""
 

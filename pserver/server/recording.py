@@ -14,13 +14,13 @@ Owner: whoever has the turn on the shard's tables.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import numpy as np
 
 from pserver.arrays import Floats, Keys
-from pserver.errors import BusyError, ConfigError, TableFullError, TransientError
+from pserver.errors import BusyError, ConfigError, TableFullError, TransientError, UnavailableError
 from pserver.journal.writer import Journal
 from pserver.server.members import TakenError
 from pserver.server.methods import Own
@@ -39,11 +39,18 @@ class Recorder:
 
     Attributes:
         journal: None before it is attached, or where there is none.
+        until_taken: waits until the standby has the records up to a position; None: nobody waits.
     """
 
     def __init__(self) -> None:
         """Begin without a journal."""
         self.journal: Journal | None = None
+        self.until_taken: Callable[[int], Awaitable[None]] | None = None
+        self._stopped = ""
+
+    def stop(self, why: str) -> None:
+        """Refuse every change from now on: another server has the shard."""
+        self._stopped = why
 
     def attach(self, journal: Journal) -> None:
         """Record from now on."""
@@ -88,6 +95,7 @@ class Recorder:
         journal = self.journal
         if journal is None:
             return work()
+        self._check_stopped()
         journal.append(kind, body)
         try:
             return work()
@@ -104,8 +112,13 @@ class Recorder:
             StorageError: the journal could not be written.
         """
         if self.journal is not None:
+            self._check_stopped()
             self.journal.append(kind, body)
             self.journal.settle()
+
+    def _check_stopped(self) -> None:
+        if self._stopped:
+            raise UnavailableError(self._stopped)
 
     def pull(self, table: SparseTable, keys: Keys, out: Floats) -> None:
         """Pull from a table that makes rows, and record those that it makes.
@@ -136,7 +149,10 @@ class Recorder:
         """
         journal = self.journal
         if journal is not None:
-            await journal.durable(journal.position)
+            position = journal.position
+            await journal.durable(position)
+            if self.until_taken is not None:
+                await self.until_taken(position)
 
 
 def rows_body(table: str, keys: Keys) -> bytes:

@@ -120,21 +120,7 @@ class Recovery:
                 f"--journal {journal.where}: holds {journal.position} records, and the shard would "
                 "begin without them; --restore latest goes on with them, another folder begins anew"
             )
-        lines = []
-        manifest = await asyncio.to_thread(self._choose, journal, restore)
-        after = 0
-        self.become(journal.begun_by)
-        if manifest is not None:
-            loaded = await self.loads.restore(manifest.version)
-            lines.append(self.restored_line(loaded))
-            after = await self.shard.executor.run(lambda: self._take_memory(loaded))
-        replayed = await self._replay(journal, after)
-        rows = sum(table.num_rows for table in self.shard.registry)
-        lines.append(
-            f"replayed {journal.where}: records {replayed.records:,} of {after + 1} to "
-            f"{journal.position}, refused as before {replayed.refused:,}, rows {rows:,} here, bytes "
-            f"{replayed.bytes:,}, seconds {replayed.seconds:.2f}"
-        )
+        lines = await self._come_back(journal, restore)
         await self._attach(journal)
         if journal.may_have_lost:
             await self.shard.executor.run(self._draw_incarnation)
@@ -143,6 +129,47 @@ class Recovery:
                 "may be missing; trainers of before are refused and have to start again"
             )
         await asyncio.to_thread(journal.begin)
+        return lines
+
+    async def stand_by(self, journal: Journal) -> list[str]:
+        """Bring a standby to where its journal ends; ``apply`` goes on, and ``live`` makes it the shard.
+
+        Raises:
+            CheckpointError, JournalError: a version or a record is missing or damaged.
+        """
+        if journal.position == 0:
+            self.lifecycle.hold_walks()
+            self.become(journal.begun_by)
+            lines = []
+        else:
+            lines = await self._come_back(journal, "latest")
+        await asyncio.to_thread(journal.begin)
+        return lines
+
+    async def live(self, journal: Journal) -> None:
+        """Make a standby the shard."""
+        await self._attach(journal)
+
+    async def _come_back(self, journal: Journal, restore: str) -> list[str]:
+        """Load a version and apply the records behind it; return lines that say so."""
+        lines = []
+        manifest = await asyncio.to_thread(self._choose, journal, restore)
+        after = 0
+        self.become(journal.begun_by)
+        self.lifecycle.hold_walks()
+        if manifest is not None:
+            loaded = await self.loads.restore(manifest.version)
+            lines.append(self.restored_line(loaded))
+            after = await self.shard.executor.run(lambda: self._take_memory(loaded))
+            if after > journal.position:  # what the version covers was lost here, or comes later
+                journal.skip_to(after)
+        replayed = await self._replay(journal, after)
+        rows = sum(table.num_rows for table in self.shard.registry)
+        lines.append(
+            f"replayed {journal.where}: records {replayed.records:,} of {after + 1} to "
+            f"{journal.position}, refused as before {replayed.refused:,}, rows {rows:,} here, bytes "
+            f"{replayed.bytes:,}, seconds {replayed.seconds:.2f}"
+        )
         return lines
 
     def restored_line(self, loaded: Loaded) -> str:
@@ -161,6 +188,17 @@ class Recovery:
             return ["nothing to restore: no records and no checkpoint; the shard begins empty"]
         return [self.restored_line(await self.loads.restore(restore))]
 
+    def newest_of(self, number: int) -> int | None:
+        """Return up to which record the newest version covers a journal; None if there is no version."""
+        store = self.store
+        versions = [] if store is None else store.versions()[::-1]
+        for version in versions:
+            assert store is not None
+            position = self._position(manifest_of(store, version), number)
+            if position is not None:
+                return position
+        return None
+
     def _choose(self, journal: Journal, restore: str) -> Manifest | None:
         """Return the version to load; None to replay all records.
 
@@ -177,7 +215,7 @@ class Recovery:
         for version in newest_first:
             assert self.store is not None
             manifest = manifest_of(self.store, version)
-            if self._position(manifest, journal) is not None:
+            if self._position(manifest, journal.number) is not None:
                 return manifest
             log.warning(
                 "passed over a version that this journal does not go on from", version=version
@@ -194,13 +232,13 @@ class Recovery:
             )
         return None
 
-    def _position(self, manifest: Manifest, journal: Journal) -> int | None:
+    def _position(self, manifest: Manifest, number: int) -> int | None:
         """Return up to which record a version covers a journal; None if it is of another one."""
         if manifest.num_shards != self.shard.num_shards:
             return None
         for entry in manifest.shards:
             if entry.shard == self.shard.shard and entry.journal is not None:
-                is_ours = entry.journal["number"] == journal.number
+                is_ours = entry.journal["number"] == number
                 return entry.journal["position"] if is_ours else None
         return None
 
@@ -211,15 +249,14 @@ class Recovery:
             for name, array in loaded.parts.items()
             if name.startswith("memory.")
         }
-        self.memory.restore(named)
         entry = next(e for e in loaded.manifest.shards if e.shard == self.shard.shard)
-        self.become(entry.incarnation)
+        self.become(entry.incarnation)  # first: what began a walk names it
+        self.memory.restore(named)
         assert entry.journal is not None  # it was chosen for that
         return entry.journal["position"]
 
     async def _replay(self, journal: Journal, after: int) -> Replayed:
         """Apply all records behind a position."""
-        self.lifecycle.hold_walks()
         done = Replayed()
         begin = told = time.perf_counter()
         records = journal.read(after=after)
@@ -236,14 +273,14 @@ class Recovery:
         """Apply records for a while; return whether there are more."""
         until = time.perf_counter() + _TURN_S
         for record in records:
-            self._apply(record, done)
+            self.apply(record, done)
             done.records += 1
             done.bytes += len(record.body)
             if time.perf_counter() > until:
                 return True
         return False
 
-    def _apply(self, record: Record, done: Replayed) -> None:
+    def apply(self, record: Record, done: Replayed) -> None:
         """Apply one record.
 
         Raises:

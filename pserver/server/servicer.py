@@ -29,6 +29,7 @@ from pserver.server.bad_values import BadValues
 from pserver.server.checkpoint import Saves
 from pserver.server.dense import DenseMethods
 from pserver.server.executor import Executor
+from pserver.server.feed import Feed
 from pserver.server.follow import refuse_change
 from pserver.server.gate import Gate
 from pserver.server.geo import GeoMethods
@@ -46,6 +47,7 @@ from pserver.server.pushes import Pushes
 from pserver.server.recording import Recorder, number_body, number_of, rows_of
 from pserver.server.recovery import Recovery
 from pserver.server.report import Report, Tallies, describe, stats
+from pserver.server.role import Role
 from pserver.server.save import Shard
 from pserver.server.series import series
 from pserver.server.waiting import Progress, Waiting
@@ -98,13 +100,13 @@ class Servicer:
         self._tallies = Tallies()
         self._bad_values = BadValues()
         self._geo = GeoMethods(self._registry, check_incarnation=self._check_incarnation)
-        merge = Merge(self._registry, self._tallies, self._geo)
         self._progress = Progress()
         self._waiting = Waiting(self._progress)
         self._recorder = Recorder()
+        self.role = Role(Feed(self._recorder, self._executor))
         self._group = Group(
             self._executor,
-            merge,
+            Merge(self._registry, self._tallies, self._geo),
             self._progress,
             self._recorder,
             check_incarnation=self._check_incarnation,
@@ -264,6 +266,7 @@ class Servicer:
         begin = time.perf_counter()
         code, sent = "CANCELLED", 0  # what it stays if the caller goes away
         try:
+            self.role.check(method)
             if self.is_read_only:
                 refuse_change(method)
             if method == "Stats":  # answered even while the owner thread is busy
@@ -298,6 +301,8 @@ class Servicer:
             return await self._saves.answer(message, self.incarnation)
         if method == "Load":
             return await self.loads.answer(message)
+        if method in ("Feed", "Promote"):
+            return await self.role.answer(method, message)
         await self._gate.passed(method)
         run = self._run_of.get(method, self._executor.run)
         if method == "Push" and self._group.members.is_sync:
@@ -311,6 +316,10 @@ class Servicer:
             await self._recorder.durable()
         return reply
 
+    def wait_for_standby(self) -> None:
+        """Hold replies until the standby has what they acknowledge."""
+        self._recorder.until_taken = self.role.feed.until_taken
+
     async def end_saves(self) -> None:
         """Drop a save that is under way: the shard is going to close."""
         await self._saves.close()
@@ -320,6 +329,7 @@ class Servicer:
         self._group.close()
         self._executor.close()
         self._recorder.close()
+        self.role.close()
 
     # --- one at a time, as owner of the tables ------------------------------------------------------------------
 
@@ -375,7 +385,7 @@ class Servicer:
             shard=self.shard,
             num_shards=self.num_shards,
             incarnation=self.incarnation,
-            state="draining" if self.is_draining else "ready",
+            state="draining" if self.is_draining else self.role.state,
             tables=list(self._registry),
             dense_tables=list(self._registry.dense),
             tallies=self._tallies,

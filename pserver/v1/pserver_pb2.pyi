@@ -821,3 +821,49 @@ class LoadReply(_message.Message):
     data: bytes
     more: bool
     def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., left: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., rows_of_version: _Optional[int] = ..., state_taken: _Optional[int] = ..., state_tables: _Optional[int] = ..., trainers: _Optional[str] = ..., round: _Optional[int] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class FeedRequest(_message.Message):
+    __slots__ = ("after", "journal", "checksum", "wait_s", "hand_over")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    HAND_OVER_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    journal: int
+    checksum: int
+    wait_s: float
+    hand_over: bool
+    def __init__(self, after: _Optional[int] = ..., journal: _Optional[int] = ..., checksum: _Optional[int] = ..., wait_s: _Optional[float] = ..., hand_over: _Optional[bool] = ...) -> None: ...
+
+class FeedReply(_message.Message):
+    __slots__ = ("journal", "begun_by", "first", "position", "records")
+    JOURNAL_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_BY_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    journal: int
+    begun_by: int
+    first: int
+    position: int
+    records: bytes
+    def __init__(self, journal: _Optional[int] = ..., begun_by: _Optional[int] = ..., first: _Optional[int] = ..., position: _Optional[int] = ..., records: _Optional[bytes] = ...) -> None: ...
+
+class PromoteRequest(_message.Message):
+    __slots__ = ("timeout_s",)
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    timeout_s: float
+    def __init__(self, timeout_s: _Optional[float] = ...) -> None: ...
+
+class PromoteReply(_message.Message):
+    __slots__ = ("position", "told", "heard_s", "handed_over")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    HEARD_S_FIELD_NUMBER: _ClassVar[int]
+    HANDED_OVER_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    told: int
+    heard_s: float
+    handed_over: bool
+    def __init__(self, position: _Optional[int] = ..., told: _Optional[int] = ..., heard_s: _Optional[float] = ..., handed_over: _Optional[bool] = ...) -> None: ...

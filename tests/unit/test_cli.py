@@ -10,6 +10,7 @@ import structlog
 
 from pserver import cli
 from pserver._version import __version__
+from pserver.client.channel import GrpcChannel
 from pserver.config import ServeSettings
 from pserver.table.optimizer import RULES, make_optimizer
 
@@ -19,7 +20,10 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ServeSettings]]:
     """Return the settings with which ``serve`` would have run; nothing listens."""
     started: list[ServeSettings] = []
 
-    async def serve(settings: ServeSettings, *, announce: Callable[[str], None]) -> None:
+    async def serve(
+        settings: ServeSettings, *, announce: Callable[[str], None], connect: object
+    ) -> None:
+        assert connect is GrpcChannel
         started.append(settings)
         announce("ready")
 

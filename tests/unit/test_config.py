@@ -17,7 +17,7 @@ KINDS: tuple[type[Settings], ...] = (ServeSettings, ClientSettings)
         (
             ServeSettings,
             "shrads",
-            r"unknown setting 'shrads'; did you mean 'shards'\? Valid: bind,",
+            r"unknown setting 'shrads'; did you mean 'shards'\? Valid: acknowledge, bind,",
         ),
         (ClientSettings, "timeout", r"unknown setting 'timeout'; did you mean 'timeout_s'\?"),
         (ClientSettings, "zzz", r"unknown setting 'zzz'; valid: retry, .*, window"),
@@ -98,6 +98,8 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
         "journal": "/safe/journal",
         "fsync": "always",
         "fsync_interval_ms": 20.0,
+        "standby_of": "h:3",
+        "acknowledge": "standby",
         "log_level": "debug",
         "timeout_s": 1.0,
         "try_timeout_s": 0.5,
@@ -116,6 +118,8 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
     [
         ({"restore": "latest"}, "restore needs checkpoint_dir or journal"),
         ({"restore": "3", "journal": "j"}, "restore of a version needs checkpoint_dir"),
+        ({"standby_of": "h:1"}, "standby_of and acknowledge need journal"),
+        ({"acknowledge": "standby"}, "standby_of and acknowledge need journal"),
         ({"fsync": "always"}, "fsync and fsync_interval_ms need journal"),
         ({"fsync_interval_ms": 5.0}, "fsync and fsync_interval_ms need journal"),
     ],

@@ -92,3 +92,12 @@ def test_endpoints_are_refused(text: str, fact: str) -> None:
 
     assert str(caught.value).startswith("--ps: ")
     assert fact in str(caught.value)
+
+
+def test_server_and_its_standby_are_one_entry() -> None:
+    """``HOST:PORT|HOST:PORT`` is one shard; both parts are checked, and neither may come twice."""
+    assert split_endpoints("a:1|b:2,c:3", where="--ps") == ["a:1|b:2", "c:3"]
+    with pytest.raises(ConfigError, match=r"--ps: must be HOST:PORT .*got 'b'"):
+        split_endpoints("a:1|b", where="--ps")
+    with pytest.raises(ConfigError, match="a:1 is listed twice"):
+        split_endpoints("a:1|b:2,a:1", where="--ps")

@@ -14,7 +14,7 @@ import numpy as np
 
 from pserver.checkpoint.places import open_store
 from pserver.journal.folder import Fsync
-from pserver.journal.writer import Journal
+from pserver.journal.writer import Begun, Journal
 from pserver.placement import NUM_PARTITIONS
 from pserver.server.servicer import Servicer
 from pserver.table.dump import filter_state
@@ -40,7 +40,7 @@ async def begin(
     """Bring a shard to where a journal ends, and return the lines that say so."""
     if not walks_go_on:
         servicer._lifecycle.release_walks = lambda: None  # type: ignore[method-assign]
-    journal = Journal(folder, incarnation=servicer.incarnation, fsync=fsync)
+    journal = Journal(folder, begun=Begun(servicer.incarnation), fsync=fsync)
     return await servicer.recovery.begin(journal, restore)
 
 

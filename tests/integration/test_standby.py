@@ -1,0 +1,70 @@
+"""A server process that follows another one, and takes its place under clients that push."""
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pserver
+from tests.integration.families import NONE
+from tests.integration.servers import WAIT_S, servers
+
+pytestmark = pytest.mark.integration
+
+KEYS = np.arange(50, dtype=np.uint64)
+ONES = np.ones(100, np.float32)
+SPEC = pserver.TableSpec(name="t", dim=2, optimizer="sgd:lr=1", initializer="zeros")
+
+
+def promote(endpoint: str) -> str:
+    """Run ``pserver promote`` and return what it says."""
+    command = [sys.executable, "-m", "pserver", "promote", endpoint, "--timeout", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    return done.stdout
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "replaced"])
+def test_every_push_counts_once_when_a_standby_takes_over(tmp_path: Path, is_killed: bool) -> None:
+    """Two clients push all the while; their server is killed, or replaced: no push is lost or doubled."""
+    settings = pserver.ClientSettings(timeout_s=2 * WAIT_S, try_timeout_s=5.0)
+    counts, is_over, enough = [0, 0], threading.Event(), threading.Semaphore(0)
+    with servers() as start:
+        flags = ("--acknowledge", "standby") if is_killed else ()
+        one = start("--journal", str(tmp_path / "one"), *flags).wait_ready()
+        two = start("--journal", str(tmp_path / "two"), "--standby-of", one.endpoint).wait_ready()
+        listed = f"{one.endpoint}|{two.endpoint}"
+
+        def push(trainer: int) -> None:
+            with pserver.connect(listed, settings=settings, connect_s=WAIT_S) as client:
+                while not is_over.is_set():
+                    client.start_push({"t": (KEYS, ONES, NONE)}).result()
+                    counts[trainer] += 1
+                    enough.release()
+
+        with pserver.connect(listed, settings=settings, connect_s=WAIT_S) as client:
+            client.create_table(SPEC)
+        threads = [threading.Thread(target=push, args=(i,), daemon=True) for i in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for _ in range(40):
+            assert enough.acquire(timeout=WAIT_S)
+        if is_killed:
+            one.send(signal.SIGKILL)
+        said = promote(two.endpoint)
+        before = sum(counts)
+        for _ in range(40):
+            assert enough.acquire(timeout=WAIT_S)
+        is_over.set()
+        for thread in threads:
+            thread.join(WAIT_S)
+        with pserver.connect(two.endpoint, settings=settings, connect_s=WAIT_S) as client:
+            weights = client.peek("t", KEYS)
+
+    assert weights.tolist() == [[-float(sum(counts))] * 2] * KEYS.size
+    assert sum(counts) > before
+    assert ("did not answer" in said) == is_killed
+    assert ("nothing is lost" in said) != is_killed
