@@ -8,9 +8,17 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from pserver.errors import ConfigError, nearest
+from pserver.ordinal import ordinal_if_auto
 
 PART_BYTES_MAX = 4 << 20
 """A request or reply with larger blocks is cut into parts of at most this size (plus a few hundred
@@ -72,6 +80,9 @@ def _explain(kind: type[Settings], error: ValidationError, origins: Mapping[str,
             hint = nearest(str(item["input"]), valid)
             lines.append(f"{origin}: unknown value {item['input']!r}; {hint}")
             continue
+        if item["type"] == "value_error":  # our own words
+            lines.append(f"{origin}: {item['ctx']['error']}")
+            continue
         lines.append(f"{origin}: {item['msg'][0].lower()}{item['msg'][1:]}, got {item['input']!r}")
     return "; ".join(lines)
 
@@ -79,7 +90,14 @@ def _explain(kind: type[Settings], error: ValidationError, origins: Mapping[str,
 class ServeSettings(Settings):
     """One pserver process."""
 
-    shard: Annotated[int, Field(ge=0, description="index of this shard, from 0")] = 0
+    shard: Annotated[
+        int,
+        BeforeValidator(ordinal_if_auto),
+        Field(
+            ge=0,
+            description="index of this shard, from 0; auto: the number that ends the host's name",
+        ),
+    ] = 0
     shards: Annotated[
         int, Field(ge=1, le=ENDPOINTS_MAX, description="how many shards the cluster has")
     ] = 1

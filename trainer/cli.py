@@ -1,11 +1,13 @@
 """The command ``trainer``: run a training job and say how it went.
 
-Exit status: 0 done; 1 a server, the network or the data failed; 2 settings that cannot work.
+Exit status: 0 done; 1 a server, the network or the data failed; 2 settings that cannot work; 130 an
+interrupt; 143 SIGTERM, as process 1 of a container too. `deploy/RUNBOOK.md` says which to try again.
 """
 
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,14 @@ if TYPE_CHECKING:
 
 FAILURE_EXIT = 1
 """Exit status when a server, the network or the data failed."""
+
+
+SIGTERM_EXIT = 128 + signal.SIGTERM
+"""Exit status when SIGTERM ended the command: the same as if nobody had handled it."""
+
+
+class _Terminated(BaseException):
+    """SIGTERM came; like KeyboardInterrupt it passes all that handles errors."""
 
 
 def make_parser() -> pserver.CommandParser:
@@ -68,6 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # --deterministic on a GPU needs it
     given = make_parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], None] = given.run
+    # Before torch loads: process 1 of a container ignores a signal that nobody handles.
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         command(given)
     except pserver.RequestError as error:
@@ -79,7 +91,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"trainer {given.command}: interrupted", file=sys.stderr)
         return 130
+    except _Terminated:
+        print(f"trainer {given.command}: ended by SIGTERM", file=sys.stderr)
+        return SIGTERM_EXIT
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0
+
+
+def _terminate(*_: object) -> None:
+    raise _Terminated
 
 
 def _run(given: argparse.Namespace) -> None:

@@ -7,8 +7,8 @@ What always holds:
     * Trainers get their settings as flags, and none from the environment or a file a second time.
     * The first trainer that fails is told, with its last words and its log; then the others are ended,
       unless ``on_missing`` says that they go on without it.
-    * No process that was started here is left when ``launch`` returns or raises, SIGTERM and an interrupt
-      included.
+    * No process that was started here is left when ``launch`` returns or raises; ``cli`` has SIGTERM and an
+      interrupt raise.
 """
 
 import contextlib
@@ -16,7 +16,6 @@ import json
 import os
 import queue
 import re
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -43,11 +42,10 @@ _HERE_ONLY = (
 _READY = re.compile(r"shard \d+ of \d+ ready on (\S+)")
 _START_S = 60.0  # for a server of this machine to say that it is ready
 _POLL_S = 0.2
-_SIGTERM_EXIT = 128 + signal.SIGTERM
 
 
 def launch(settings: RunSettings, *, environ: Mapping[str, str]) -> Summary:
-    """Run all trainers of a job to their end and return their figures as one; in the main thread.
+    """Run all trainers of a job to their end and return their figures as one.
 
     Args:
         settings: of the run, with more than one trainer.
@@ -66,7 +64,6 @@ def launch(settings: RunSettings, *, environ: Mapping[str, str]) -> Summary:
     }
     events: Events = queue.Queue()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_sigterm_ends_all())
         ps = settings.ps or stack.enter_context(_servers(settings, folder, clean))
         trainers: list[Child] = []
         stack.callback(end_all, trainers)
@@ -99,20 +96,6 @@ def _flag(name: str, value: object) -> str:
 
 def _python(module: str) -> list[str]:
     return [sys.executable, "-m", module]
-
-
-@contextlib.contextmanager
-def _sigterm_ends_all() -> Iterator[None]:
-    """Have SIGTERM leave by an exception, so that what was started is ended."""
-
-    def leave(*_: object) -> None:
-        raise SystemExit(_SIGTERM_EXIT)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """What ``trainer.cli`` promises when something is wrong: one line that says what, and exit 1 or 2."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -169,3 +170,19 @@ def test_interrupt_exits_130(
     monkeypatch.setattr(job, "run", run)
 
     assert failed(capsys, "run") == (130, "trainer run: interrupted\n")
+
+
+def test_sigterm_exits_143(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SIGTERM ends a run with one word and its own status, and is nobody's afterwards."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(_: RunSettings, **__: object) -> Summary:
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("the signal is handled before this")
+
+    monkeypatch.setattr(job, "run", run)
+
+    assert failed(capsys, "run") == (143, "trainer run: ended by SIGTERM\n")
+    assert signal.getsignal(signal.SIGTERM) is before
