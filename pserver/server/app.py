@@ -13,9 +13,10 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 import structlog
@@ -172,6 +173,21 @@ async def _restore(
     announce(f"journal {folder}: {loss_bound(settings.fsync, settings.fsync_interval_ms)}")
 
 
+async def _is_restored(restoring: Coroutine[Any, Any, None], signals: "asyncio.Queue[int]") -> bool:
+    """Restore, and return whether that came to its end: a signal ends it early."""
+    work = asyncio.create_task(restoring)
+    waiting = asyncio.create_task(signals.get())
+    await asyncio.wait((work, waiting), return_when=asyncio.FIRST_COMPLETED)
+    if waiting.done():
+        log.info("ended before it served", signal=signal.Signals(waiting.result()).name)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        return False
+    waiting.cancel()
+    await work
+    return True
+
+
 def _following(servicer: Servicer, settings: ServeSettings) -> "asyncio.Task[None] | None":
     """Begin to follow another server, or newer versions, if the settings say so."""
     if settings.follow:
@@ -217,7 +233,9 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
     warmup()
-    await _restore(servicer, settings, announce, connect)
+    if not await _is_restored(_restore(servicer, settings, announce, connect), signals):
+        servicer.close()
+        return
     gc.freeze()  # a full collection would go through all modules: 140 ms, in which nobody is answered
     if settings.metrics_bind is not None:
         _start_metrics(servicer, settings.metrics_bind)

@@ -12,6 +12,8 @@ standby that has another record at its position is refused. Owner: the event loo
 
 import asyncio
 import contextlib
+import math
+import time
 from dataclasses import dataclass, field
 
 from pserver.config import PART_BYTES_MAX
@@ -30,6 +32,10 @@ TAKEN_S_MAX = 10.0
 """The longest that a reply waits for the standby; then the request is refused and sent again."""
 
 
+FOLLOWED_S = 60.0
+"""A standby that asked for nothing for so long is gone: no segment is kept for it."""
+
+
 @dataclass(slots=True)
 class Feed:
     """The feed of one shard.
@@ -45,6 +51,7 @@ class Feed:
     executor: Executor
     has_handed_over: bool = False
     taken: int = 0
+    _asked_s: float = -math.inf  # when a standby asked last
     _cursor: Cursor | None = None
     _waiting: list[tuple[int, "asyncio.Future[None]"]] = field(default_factory=list)
 
@@ -70,12 +77,23 @@ class Feed:
                 f"{journal.where}: the standby follows another journal; start it with an empty folder"
             )
         reply = pb.FeedReply(journal=journal.number, begun_by=journal.begun_by, first=journal.first)
+        self._asked_s = time.monotonic()
         if request.journal and request.after + 1 >= reply.first:
             await self._wait(journal, request)
             self._take(request.after)
             reply.records = await asyncio.to_thread(self._read, journal, request)
         reply.position = journal.told
         return build_small(reply)
+
+    def drop_covered(self, position: int) -> None:
+        """Remove what a durable checkpoint covers, but for what a standby has not taken yet.
+
+        Raises:
+            JournalError: the system refused.
+        """
+        if time.monotonic() - self._asked_s < FOLLOWED_S:
+            position = min(position, self.taken)
+        self.recorder.drop_covered(position)
 
     async def until_taken(self, position: int) -> None:
         """Return once the standby has all records up to a position.

@@ -159,7 +159,7 @@ class Servicer:
             parts={"once": self._once.capture, "memory": memory.capture},
             journal=self._recorder.covered,
             note_epoch=lambda epoch: self._recorder.note(Own.EPOCH, number_body(epoch)),
-            drop_covered=self._recorder.drop_covered,
+            drop_covered=self.role.feed.drop_covered,
         )
         saves = Saves(owner, self._gate, self._align, store=store)
         loads = Loads(

@@ -68,3 +68,16 @@ def test_every_push_counts_once_when_a_standby_takes_over(tmp_path: Path, is_kil
     assert sum(counts) > before
     assert ("did not answer" in said) == is_killed
     assert ("nothing is lost" in said) != is_killed
+
+
+def test_standby_that_waits_for_its_server_ends_when_told(tmp_path: Path) -> None:
+    """SIGTERM ends a standby whose server never answered, with status 0; nothing was begun."""
+    with servers() as start:
+        standby = start("--journal", str(tmp_path / "two"), "--standby-of", "127.0.0.1:1")
+        standby.wait_line("does not answer yet")
+        standby.send(signal.SIGTERM)
+        status, said = standby.wait_exit()
+
+    assert status == 0
+    assert "ended before it served" in said
+    assert not (tmp_path / "two").exists()

@@ -85,6 +85,13 @@ def running(
         runtime.stop()
 
 
+def position_of(servicer: Servicer) -> int:
+    """Return the sequence of the last record."""
+    covered = servicer._recorder.covered()
+    assert covered is not None
+    return covered["position"]
+
+
 def without_counters(state: dict[str, Any]) -> dict[str, Any]:
     """Return a state but for what a checkpoint does not promise: totals for people, logs of changes."""
     tables = [(*table[:4], table[4][0], *table[5:]) for table in state["tables"]]
@@ -156,6 +163,28 @@ def test_delta_follows_a_restart(tmp_path: Path) -> None:
         assert delta.version in third.lines[0]
 
     assert delta.rows == 3
+
+
+def test_checkpoint_outlives_records_that_a_power_failure_took(tmp_path: Path) -> None:
+    """A version that covers more than the journal has left is taken, and the journal goes on behind it."""
+    with running(tmp_path / "journal", tmp_path / "store") as first:
+        fill(first)
+        first.kill(tmp_path / "copy")
+        first.push(0.5)
+        before = first.state()
+        first.client.checkpoints.save()
+        position = position_of(first.servicer)
+    write_state(tmp_path / "copy", State("open", "off", "another boot"))
+
+    with running(tmp_path / "copy", tmp_path / "store") as second:
+        state = second.state()
+        assert state["incarnation"] != before["incarnation"]
+        assert without_counters(state)["tables"][0][5] == before["tables"][0][5]
+        second.push(0.25)
+        expected = second.kill(tmp_path / "again")
+    with running(tmp_path / "again", tmp_path / "store") as third:
+        assert without_counters(third.state()) == without_counters(expected)
+        assert f"of {position + 1} to" in third.lines[1]
 
 
 def test_compacted_version_is_gone_on_from(tmp_path: Path) -> None:

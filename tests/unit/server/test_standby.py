@@ -206,6 +206,35 @@ def test_standby_goes_on_after_a_restart_and_refuses_another_history(tmp_path: P
     run(check)
 
 
+def test_segments_stay_until_the_standby_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a checkpoint covers goes only as far as the standby came; once it is gone, all of it goes."""
+    monkeypatch.setattr(writer, "SEGMENT_BYTES", 500)
+
+    async def check() -> None:
+        primary = shard()
+        await begin(primary, tmp_path / "one")
+        sender = await prepared(primary)
+        servicer, standby, _ = await follower(primary, tmp_path / "two")
+        await standby._follow(wait_s=0.0, timeout_s=WAIT_S, hand_over=False)
+        await standby._follow(wait_s=0.0, timeout_s=WAIT_S, hand_over=False)
+        await train(sender, 4)
+        assert primary._recorder.journal is not None
+        position = primary._recorder.journal.position
+        primary.role.feed.drop_covered(position)
+        assert primary._recorder.journal.first <= standby.journal.position + 1
+        monkeypatch.setattr(feed, "FOLLOWED_S", 0.0)
+        primary.role.feed.drop_covered(position)
+        assert primary._recorder.journal.first > standby.journal.position + 1
+        await standby.run()
+        assert "has dropped the records behind" in standby.failure
+        servicer.close()
+        primary.close()
+
+    run(check)
+
+
 def test_what_has_no_standby_says_so(tmp_path: Path) -> None:
     """Promote needs a standby, Feed a journal and one of the same number."""
 
