@@ -71,6 +71,7 @@ class Journal:
         begun_by: the incarnation of the shard at the first record that is here.
         position: sequence of the last record; 0 before the first.
         may_have_lost: whether acknowledged records may be missing at its end.
+        opened_at: sequence of the last record that was there when it was opened, and synced then.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class Journal:
     def told(self) -> int:
         """Return the last record that others may hear of: with ``always``, that is on the disk."""
         if self._fsync == "always":
-            return min(self._settled, max(self._commit.synced, self._opened_at))
+            return min(self._settled, max(self._commit.synced, self.opened_at))
         return self._settled
 
     def listen(self, listener: Callable[[], None] | None) -> None:
@@ -198,7 +199,7 @@ class Journal:
         Raises:
             StorageError, JournalError: the system refused.
         """
-        self.position = self._settled = self._opened_at = position
+        self.position = self._settled = self.opened_at = position
         self._begin_segment()
         self.drop_covered(position)
 
@@ -248,7 +249,7 @@ class Journal:
         self.number = self._begun.number or secrets.randbits(63) | 1
         self.begun_by = listed[0].head.incarnation if listed else self.incarnation
         self.position = self._settled = self._begun.after
-        self._opened_at = self.position  # what was there then is synced
+        self.opened_at = self.position  # what was there then is synced
         self.may_have_lost = False
         if not listed:
             self._begin_segment()
@@ -290,7 +291,7 @@ class Journal:
         with named(segment.path, "write"):
             file = os.open(segment.path, os.O_WRONLY)
             os.ftruncate(file, tail.end)
-        self.position = self._settled = self._opened_at = tail.position
+        self.position = self._settled = self.opened_at = tail.position
         self._use(file, segment.path, tail.end)
 
     # --- writing ------------------------------------------------------------------------------

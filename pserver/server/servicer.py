@@ -35,6 +35,7 @@ from pserver.server.gate import Gate
 from pserver.server.geo import GeoMethods
 from pserver.server.group import GROUP_METHODS, Group
 from pserver.server.group_series import group_series
+from pserver.server.journal_series import journal_series
 from pserver.server.leases import Leases
 from pserver.server.lifecycle import LifecycleMethods
 from pserver.server.load import Loads
@@ -115,7 +116,7 @@ class Servicer:
         self._pushes = self._make_pushes()
         self._started_s = time.monotonic()
         groups = group_series(self._group.members, self._group.rounds)
-        self.metrics = Metrics([*series(self._report), *groups])
+        self.metrics = Metrics([*series(self._report), *groups, *journal_series(self.role.feed)])
         self._work = self._methods()
         self._gate = Gate()
         self._saves, self.loads, self.recovery = self._checkpoints(

@@ -12,6 +12,7 @@ from pserver.journal import writer
 from pserver.journal.folder import segments
 from pserver.journal.writer import Begun, Journal
 from pserver.server import feed
+from pserver.server.journal_series import journal_series
 from pserver.server.servicer import Servicer
 from pserver.server.standby import Standby, stand_by
 from pserver.v1 import pserver_pb2 as pb
@@ -189,6 +190,11 @@ def test_standby_goes_on_after_a_restart_and_refuses_another_history(tmp_path: P
         second, standby, _ = await follower(primary, tmp_path / "two")
         await standby._follow(wait_s=0.0, timeout_s=WAIT_S, hand_over=False)
         assert await own(second, lambda: state_of(second)) == state_of(primary)
+        await standby._follow(wait_s=0.0, timeout_s=WAIT_S, hand_over=False)  # which acknowledges
+        page = {s.name: dict(s.read()) for s in journal_series(primary.role.feed)}
+        assert page["standby_lag_records"] == {(): 0.0}
+        assert page["journal_records_total"] == {(): float(standby.journal.position)}
+        assert page["journal_unsynced_records"] == page["journal_records_total"]  # fsync is off
 
         standby.journal.append(4, b"never sent")
         standby.journal.settle()
