@@ -4,7 +4,13 @@
 over them, with the same bits on each. Knows no ``pserver``; ``trainer`` stands on it.
 """
 
-from collective.errors import CollectiveError, GroupError, MissingRanksError, TensorError
+from collective.errors import (
+    CollectiveError,
+    GroupError,
+    MissingRanksError,
+    StageError,
+    TensorError,
+)
 from collective.group import Group, alone
 from collective.hierarchical import Levels, hierarchical_all_reduce, make_levels
 from collective.meeting import connect
@@ -17,6 +23,7 @@ __all__ = [
     "GroupError",
     "Levels",
     "MissingRanksError",
+    "StageError",
     "TensorError",
     "alone",
     "connect",

@@ -5,6 +5,7 @@
     CollectiveError
     ├── GroupError           ranks, sizes or names that cannot form a group
     ├── MissingRanksError    ranks that did not come in time, or that went away
+    ├── StageError           another rank's stage of a pipeline raised
     └── TensorError          a tensor that cannot be reduced
 
 A message says which operation, what must hold, what came and what to do.
@@ -39,3 +40,18 @@ class MissingRanksError(CollectiveError):
         """Take the message and the ranks."""
         super().__init__(message)
         self.missing = tuple(missing)
+
+
+class StageError(CollectiveError):
+    """Another rank's part of a pipeline raised; the message holds what, the exception is there.
+
+    The step is lost on all ranks, and the pipeline is of no more use.
+
+    Attributes:
+        rank: of the run, on which it raised.
+    """
+
+    def __init__(self, message: str, rank: int) -> None:
+        """Take the message and the rank."""
+        super().__init__(message)
+        self.rank = rank

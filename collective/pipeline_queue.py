@@ -1,0 +1,349 @@
+"""The tensors on their way between the stages of a pipeline.
+
+Rooms before and after: ``pipeline`` sends and takes parcels; they travel through a ``Group`` of their own.
+
+One thread sends, and one for each other rank receives, while the owner computes. A parcel says its own shapes, so
+a short last micro-batch is a parcel like any other.
+
+What always holds:
+    * Parcels from one rank arrive in the order in which they were sent, and are taken in any order.
+    * Bytes that wait to go are at most ``bytes_max``, or one parcel if that is larger: ``send`` waits. So
+      are bytes that wait to be taken: receiving pauses. While the owner itself waits for
+      something, receiving goes on past that, since what it waits for may stand behind: so nobody
+      waits in a circle.
+    * A rank that fails tells all others what it failed of before it ends (``fail``), and each of them
+      raises that: not a connection that broke a little later.
+Owner: the training thread; the counters and parcels that came are guarded by one lock.
+"""
+
+import contextlib
+import datetime
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from collective.errors import CollectiveError, StageError, TensorError
+from collective.group import Group
+from collective.worker import Worker
+
+BYTES_MAX = 1 << 30
+"""Bytes that wait when nothing is said."""
+
+DIMS_MAX = 8
+
+TEXT_BYTES_MAX = 4096
+
+_FAREWELL_S = 10.0
+"""How long a rank that fails waits until the others have taken its last words."""
+
+_FOREVER = datetime.timedelta(days=365)
+"""A rank may evaluate between two steps as long as it likes; ``take`` has the limit of a wait."""
+
+_HEAD = 6
+
+_SHAPE = 3 + DIMS_MAX
+
+What = Literal["values", "gradients", "done", "failed", "bye"]
+
+_WHATS: tuple[What, ...] = get_args(What)
+
+_Way = Literal["out", "in"]
+
+_DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
+
+Label = tuple[What, int, int, int]
+"""What it is, the step, the stage or rank it concerns, the micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What one rank sends another.
+
+    Attributes:
+        tensors: contiguous leaves in host memory, which keep ``requires_grad`` on the way; None
+            where there is none, such as no gradient.
+        text: of ``failed``.
+    """
+
+    tensors: tuple[Tensor | None, ...] = ()
+    text: str = ""
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes of the tensors."""
+        return sum(t.numel() * t.element_size() for t in self.tensors if t is not None)
+
+
+class PipelineQueue:
+    """One rank's end of the connections to all others. Close it at the end, on all ranks."""
+
+    def __init__(self, group: Group, *, bytes_max: int = BYTES_MAX) -> None:
+        """Start the threads.
+
+        Args:
+            group: the ranks; nobody else sends or receives in it.
+            bytes_max: that wait at the most, each way.
+        """
+        self.bytes_max = bytes_max
+        self._group = group
+        self._others = [rank for rank in range(group.world_size) if rank != group.rank]
+        self._lock = threading.Condition()
+        self._came: dict[Label, Parcel] = {}
+        self._bytes: dict[_Way, int] = {"out": 0, "in": 0}
+        self._peak_bytes = 0
+        self._owner_waits = False
+        self._failure: tuple[int, str] | None = None
+        self._broken: Exception | None = None
+        self._closed: set[int] = set()  # ranks that are through: others may still have to send
+        self._sender = Worker(name="pipeline-send")
+        self._sent: list[Future[None]] = []
+        self._readers = [
+            threading.Thread(
+                target=self._read, args=(rank,), name=f"pipeline-from-{rank}", daemon=True
+            )
+            for rank in self._others
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Return the bytes that wait now, to go or to be taken."""
+        return sum(self._bytes.values())
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the most bytes that ever waited at once."""
+        return self._peak_bytes
+
+    def send(self, rank: int, label: Label, parcel: Parcel) -> None:
+        """Send a parcel; its tensors must not change any more.
+
+        Raises:
+            TensorError: a tensor that cannot travel. Nothing was sent.
+            StageError, MissingRanksError: as of ``take``.
+        """
+        for tensor in parcel.tensors:
+            if tensor is not None and (tensor.dtype not in _DTYPES or tensor.dim() > DIMS_MAX):
+                raise TensorError(
+                    f"stage {label[2]}: a tensor between stages has at most {DIMS_MAX} dims and a "
+                    f"common dtype, got {tensor.dim()} dims of {tensor.dtype}"
+                )
+        size = parcel.num_bytes
+        with self._lock, self._waits():
+            self._until(lambda: self._has_room("out", size), rank, f"sending to stage {label[2]}")
+            self._count("out", size)
+        self._post(rank, label, parcel)
+
+    def take(self, rank: int, label: Label) -> Parcel:
+        """Wait for a parcel of a rank, and return it.
+
+        Raises:
+            StageError: another rank failed.
+            MissingRanksError: it did not come within the limit of the group, or a rank went away.
+        """
+        what = f"pipeline step {label[1]}: {label[0]} of micro-batch {label[3]}, stage {label[2]}"
+        with self._lock, self._waits():
+            self._until(lambda: label in self._came, rank, what)
+            parcel = self._came.pop(label)
+            self._count("in", -parcel.num_bytes)
+        return parcel
+
+    def tell(self, step: int, numbers: Sequence[float]) -> list[list[float]]:
+        """Give all ranks this rank's numbers and return those of all, by rank: the end of a step.
+
+        Raises:
+            CollectiveError: as of ``take``.
+        """
+        mine = torch.tensor(numbers, dtype=torch.float64)
+        for rank in self._others:
+            self._post(rank, ("done", step, self._group.rank, 0), Parcel((mine,)))
+        told = []
+        for rank in range(self._group.world_size):
+            tensor: Tensor | None = mine
+            if rank != self._group.rank:
+                (tensor,) = self.take(rank, ("done", step, rank, 0)).tensors
+            assert tensor is not None
+            told.append([float(number) for number in tensor])
+        self._sent = [future for future in self._sent if not future.done()]
+        return told
+
+    def fail(self, text: str) -> None:
+        """Tell all ranks that this one failed, unless it failed because another did."""
+        if self._failure is None:
+            for rank in self._others:
+                self._post(rank, ("failed", 0, self._group.rank, 0), Parcel(text=text))
+            wait(self._sent, timeout=_FAREWELL_S)
+
+    def close(self) -> None:
+        """End the threads, once all ranks have called this or are gone."""
+        for rank in self._others:
+            self._post(rank, ("bye", 0, self._group.rank, 0), Parcel())
+        if not wait(self._sent, timeout=_FAREWELL_S).not_done:
+            self._sender.close()
+        for reader in self._readers:
+            reader.join(_FAREWELL_S)
+
+    def _post(self, rank: int, label: Label, parcel: Parcel) -> None:
+        """Let the sending thread write a parcel."""
+        counted = parcel.num_bytes if label[0] in ("values", "gradients") else 0
+
+        def write() -> None:
+            try:
+                for tensor in _written(label, parcel):
+                    self._group.send(tensor, rank).wait(_FOREVER)
+            except RuntimeError as error:
+                with self._lock:
+                    self._broken = self._broken or error
+            finally:
+                with self._lock:
+                    self._count("out", -counted)
+
+        self._sent.append(self._sender.submit(write))
+
+    def _read(self, rank: int) -> None:
+        """Receive from one rank until it says goodbye, fails or is gone."""
+        try:
+            while True:
+                label, parcel = self._receive(rank)
+                with self._lock:
+                    if label[0] == "failed":
+                        self._failure = self._failure or (self._group.ranks[rank], parcel.text)
+                    elif label[0] == "bye":
+                        self._closed.add(rank)
+                    else:
+                        self._came[label] = parcel
+                    self._lock.notify_all()
+                if label[0] in ("failed", "bye"):
+                    return
+        except (RuntimeError, ValueError, IndexError) as error:
+            with self._lock:
+                self._broken = self._broken or error
+                self._lock.notify_all()
+
+    def _receive(self, rank: int) -> tuple[Label, Parcel]:
+        """Receive one parcel, when there is room for it."""
+        head = self._numbers(_HEAD, rank)
+        numbers = self._numbers(head[4] * _SHAPE, rank)
+        shapes = [numbers[at : at + _SHAPE] for at in range(0, len(numbers), _SHAPE)]
+        empty = [_empty(shape) for shape in shapes]
+        text = torch.empty(head[5], dtype=torch.uint8)
+        parcel = Parcel(tuple(empty))
+        size = parcel.num_bytes
+        with self._lock:
+            while not (self._has_room("in", size) or self._owner_waits):
+                self._lock.wait()
+            self._count("in", size)
+        for tensor in (*(_raw(t) for t in empty if t is not None), text):
+            if tensor.numel():
+                self._group.receive(tensor, rank).wait(_FOREVER)
+        for shape, kept in zip(shapes, empty, strict=True):
+            if kept is not None:
+                kept.requires_grad_(bool(shape[1]))
+        label = (_WHATS[head[0]], head[1], head[2], head[3])
+        return label, Parcel(parcel.tensors, text.numpy().tobytes().decode(errors="replace"))
+
+    def _numbers(self, count: int, rank: int) -> list[int]:
+        if not count:
+            return []
+        numbers = torch.empty(count, dtype=torch.int64)
+        self._group.receive(numbers, rank).wait(_FOREVER)
+        received: list[int] = numbers.tolist()
+        return received
+
+    def _has_room(self, way: _Way, size: int) -> bool:
+        return self._bytes[way] == 0 or self._bytes[way] + size <= self.bytes_max
+
+    def _count(self, way: _Way, size: int) -> None:
+        self._bytes[way] += size
+        self._peak_bytes = max(self._peak_bytes, self.waiting_bytes)
+        self._lock.notify_all()
+
+    @contextlib.contextmanager
+    def _waits(self) -> Iterator[None]:
+        """Let parcels come in past the bound."""
+        self._owner_waits = True
+        self._lock.notify_all()
+        try:
+            yield
+        finally:
+            self._owner_waits = False
+
+    def _until(self, is_so: Callable[[], bool], rank: int, what: str) -> None:
+        """Wait, with the lock held, until something is so that a rank brings about."""
+        end_s = time.monotonic() + self._group.timeout_s
+        while not is_so():
+            self._raise_failure()
+            left_s = end_s - time.monotonic()
+            error = self._broken
+            if rank in self._closed:
+                name = self._group.ranks[rank]
+                error = ConnectionError(f"rank {name} of the run closed its pipeline")
+            if error is not None or left_s <= 0:
+                error = error or TimeoutError("nothing came")
+                self._lock.release()  # while it asks the others, their last words may come
+                try:
+                    blamed: CollectiveError = self._group.blame(what, error)
+                finally:
+                    self._lock.acquire()
+                self._raise_failure()
+                raise blamed
+            self._lock.wait(left_s)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            rank, text = self._failure
+            raise StageError(text, rank)
+
+
+def _written(label: Label, parcel: Parcel) -> Iterator[Tensor]:
+    """Yield a parcel as the tensors that travel: head, shapes, the tensors' bytes, text."""
+    text = parcel.text.encode()[:TEXT_BYTES_MAX]
+    head = [_WHATS.index(label[0]), *label[1:], len(parcel.tensors), len(text)]
+    yield torch.tensor(head, dtype=torch.int64)
+    shapes = [number for tensor in parcel.tensors for number in _shape_numbers(tensor)]
+    if shapes:
+        yield torch.tensor(shapes, dtype=torch.int64)
+    for tensor in parcel.tensors:
+        if tensor is not None and tensor.numel():
+            yield _raw(tensor)
+    if text:
+        yield torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+def _shape_numbers(tensor: Tensor | None) -> list[int]:
+    """Return dtype, requires_grad, dims and shape as a fixed count of numbers; dtype -1: no tensor."""
+    if tensor is None:
+        return [-1] + [0] * (_SHAPE - 1)
+    fill = [0] * (DIMS_MAX - tensor.dim())
+    dtype = _DTYPES.index(tensor.dtype)
+    return [dtype, int(tensor.requires_grad), tensor.dim(), *tensor.shape, *fill]
+
+
+def _empty(numbers: Sequence[int]) -> Tensor | None:
+    """Return room for a tensor of which the shape came."""
+    if numbers[0] < 0:
+        return None
+    return torch.empty(tuple(numbers[3 : 3 + numbers[2]]), dtype=_DTYPES[numbers[0]])
+
+
+def _raw(tensor: Tensor) -> Tensor:
+    """Return a tensor's memory as bytes."""
+    return tensor.detach().reshape(-1).view(torch.uint8)
