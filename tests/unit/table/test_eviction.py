@@ -154,7 +154,7 @@ def test_keys_that_come_back_begin_anew() -> None:
 
 
 def test_uses_are_those_of_a_peer() -> None:
-    """TFRA: 0..3 twice, then 0, 1, 4, 5, give scores 1 1 2 2 3 3, and 0..5 outlive 1,030 others.
+    """tfra-lfu-scores: 0..3 twice, then 0, 1, 4, 5, give scores 1 1 2 2 3 3, and 0..5 outlive 1,030 others.
 
     The others come in ten commands: rows of one command never make room for each other here.
     """
@@ -172,7 +172,7 @@ def test_uses_are_those_of_a_peer() -> None:
 
 
 def test_uses_come_first_and_then_age_as_with_a_peer() -> None:
-    """TorchRec: of (use, age) the less used goes first, then the older: ids 3, 2, 1, not 4."""
+    """torchrec-lfu-lru: of (use, age) the less used goes first, then the older: ids 3, 2, 1, not 4."""
     table = SparseTable(dataclasses.replace(SPEC, evict="lfu:rows=4"))
     for keys in ([2], [1, 2], [1], [3], [4], [4]):
         push(table, keys)

@@ -37,7 +37,7 @@ def read() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.skipif(not ROWS.exists(), reason="the data lies outside the repository")
 @pytest.mark.parametrize("num_shards", [1, 2, 3])
 def test_twenty_losses_are_those_of_difacto_when_ftrl_runs_on_shards(num_shards: int) -> None:
-    """One batch of all rows, pulled and pushed 20 times: 20 losses to 5e-5."""
+    """difacto-ftrl-20: one batch of all rows, pulled and pushed 20 times: 20 losses to 5e-5."""
     labels, rows, occurrences, values = read()
     keys, inverse = np.unique(occurrences, return_inverse=True)
     losses = []

@@ -1,6 +1,6 @@
 """The numbers of other parameter servers' tests, and what our rule is called for each of them.
 
-``CASES`` are those that concern an optimizer; ``ELSEWHERE`` are the others, each with the reason. A
+``CASES`` are those that concern an optimizer; ``test_peer_cases`` says where the others are. A
 case's id begins with the peer: paddle is PaddlePaddle/Paddle, edl sql-machine-learning/elasticdl,
 monolith bytedance/monolith, xdl alibaba/x-deeplearning, persia PersiaML/PERSIA, deeprec
 DeepRec-AI/DeepRec, torchrec pytorch/torchrec, tfra tensorflow/recommenders-addons, pslite
@@ -187,47 +187,6 @@ CASES = {
     },
 }
 
-ELSEWHERE = {
-    "monolith-lr-poly": "a schedule: test_schedule",
-    "difacto-ftrl-20": "a curve of 20 losses: test_optimizer_curve",
-    "edl-sparse-sgd": "repeated keys: test_sparse",
-    "edl-sgd-seq": "repeated keys: test_sparse; a rate for each push is not offered",
-    "monolith-dedup": "repeated keys: test_sparse",
-    "monolith-threads": "adds to a row beside a push: not offered",
-    "monolith-delay-compensated": "needs the weights that the trainer saw: not offered",
-    "deeprec-l2-evict": "eviction; its FTRL digits do not follow from the stated settings",
-    "paddle-accessor-update": "ctr accessor: test_ctr",
-    "paddle-score": "ctr accessor: test_ctr",
-    "paddle-shrink": "ctr accessor",
-    "paddle-save-modes": "ctr accessor",
-    "paddle-geo": "geo mode",
-    "paddle-dense-sgd": "dense parameters",
-    "paddle-rpc-dense": "dense parameters",
-    "paddle-rpc-sparse": "assign and push over the wire: tests of the client",
-    "edl-sync-avg": "sync mode",
-    "edl-reshard": "checkpoints",
-    "edl-keep-max": "checkpoints",
-    "monolith-evict-slot-ttl": "eviction",
-    "monolith-save-expire": "eviction",
-    "monolith-fixed-r8": "compression",
-    "xdl-range-partition": "placement",
-    "xdl-row-reuse": "row ids: test_index",
-    "xdl-admission": "admission: test_admission",
-    "xdl-cbf": "admission: test_admission; its sizes are of another kind of sketch",
-    "persia-prefix": "keys",
-    "deeprec-counter-filter": "admission: test_admission",
-    "deeprec-tiers": "storage",
-    "tfra-accum": "adds to a row: not offered",
-    "tfra-remove": "erase: test_sparse",
-    "tfra-restrict-freq": "eviction",
-    "tfra-lfu-scores": "eviction",
-    "torchrec-id-transform": "eviction",
-    "torchrec-lfu-lru": "eviction",
-    "pslite-pushpull": "adds to a row: not offered",
-    "difacto-fm-loss": "a model's loss",
-}
-"""Cases of peers that are no case of an optimizer's rule, and why."""
-
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_numbers_are_those_of_the_peer(name: str) -> None:
@@ -246,8 +205,3 @@ def test_the_numbers_are_those_of_the_peer(name: str) -> None:
     np.testing.assert_allclose(row[:dim], case.weights, rtol=case.rtol, atol=case.atol)
     state = row[dim:][: len(case.state)]
     np.testing.assert_allclose(state, case.state, rtol=max(case.rtol, 1e-6))
-
-
-def test_no_case_stands_in_both_lists() -> None:
-    """A case is ours or it is not."""
-    assert not set(CASES) & set(ELSEWHERE)

@@ -197,7 +197,7 @@ def test_a_shard_counts_the_pushes_that_reach_it() -> None:
 
 
 def test_the_numbers_are_those_of_monolith_when_its_rate_rises() -> None:
-    """Polynomial from 0.01 to 0.11 in 10 steps, at step 1; ids [0, 0, 1], gradient -1."""
+    """monolith-lr-poly: from 0.01 to 0.11 in 10 steps, at step 1; ids [0, 0, 1], gradient -1."""
     spec = TableSpec(
         name="t",
         dim=1,

@@ -63,7 +63,7 @@ def test_days_left_out_count_for_ages_and_not_against_what_was_written() -> None
 
 
 def test_a_table_for_each_slot_has_its_own_days_as_with_a_peer() -> None:
-    """Monolith: slots that live 5, 6 and 14 days, all written at once: after 5 days the first is gone.
+    """monolith-evict-slot-ttl: slots that live 5, 6 and 14 days, all written at once: after 5 days the first is gone.
 
     Here days belong to a table, so a slot that lives differently has its own.
     """

@@ -123,7 +123,7 @@ def test_days_left_out_make_rows_older_and_decay_once() -> None:
 
 
 def test_the_shrink_of_a_peers_test_gives_its_numbers() -> None:
-    """Paddle's row of 0..14: kept with show 2.97, click 3.96 and score 3.762; gone after 1,000 days."""
+    """paddle-shrink: the row of 0..14 is kept with show 2.97, click 3.96 and score 3.762; gone after 1,000 days."""
     options = "nonclk_coeff=0.2,show_click_decay_rate=0.99,delete_threshold=0.8"
     table = SparseTable(dataclasses.replace(SPEC, accessor=f"ctr:{options}"))
     push(table, 7, 3, 4)

@@ -173,7 +173,7 @@ def test_repeated_keys_equal_torch_when_its_gradient_is_sparse(text: str) -> Non
 
 
 def test_elasticdl_cases_hold_when_gradients_repeat() -> None:
-    """Rows 1 and 3 after ids [1, 3, 3], and its three pushes of ones with lr 0.1."""
+    """edl-sparse-sgd: rows 1 and 3 after ids [1, 3, 3]; edl-sgd-seq: its pushes of ones, all with lr 0.1."""
     table = SparseTable(dataclasses.replace(SPEC, optimizer="sgd:lr=0.1", initializer="zeros"))
     push(table, [1, 3, 3], [-1.0] * 6)
     np.testing.assert_allclose(peek(table, 1, 3), [[0.1, 0.1], [0.2, 0.2]], rtol=1e-6)
