@@ -171,11 +171,29 @@ class CtrTable:
             if row.embedx is not None:
                 row.embedx[: self.dim - 1] = given[1:]
 
+    def add(self, keys: Sequence[int], deltas: NDArray[np.float32]) -> None:
+        sums: dict[int, NDArray[np.float32]] = {}
+        for key, delta in zip(keys, deltas, strict=True):
+            sums[key] = sums[key] + delta if key in sums else delta
+        for key, delta in sums.items():
+            self._create(key)
+            row = self.rows[key]
+            row.epoch = self.epoch
+            if not self.is_ctr:
+                row.wide[: self.dim] += delta
+                continue
+            row.wide[0] += delta[0]
+            if row.embedx is None and np.any(delta[1:] != 0):
+                row.embedx = self._state(self.embedx_rule, [0.0] * (self.dim - 1))
+            if row.embedx is not None:
+                row.embedx[: self.dim - 1] += delta[1:]
+
     def erase(self, keys: Iterable[int]) -> int:
         gone = set(keys)
-        for key in gone:
-            self.counted.pop(key, None)
-            self.shown.pop(key, None)
+        if "sketch" not in self._admitting.values():  # which forgets nothing
+            for key in gone:
+                self.counted.pop(key, None)
+                self.shown.pop(key, None)
         return sum(self.rows.pop(key, None) is not None for key in gone)
 
     # --- the parts of a push ------------------------------------------------------------------

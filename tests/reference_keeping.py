@@ -1,16 +1,22 @@
-"""The oracle of what goes: ages, counts of uses, limits and days, one key after the other.
+"""The oracle of what goes: ages, counts of uses, scores, limits and days, one key after the other.
 
-Imported by nothing but tests. ``Keeper`` stands beside a ``reference.Table`` and says which of its keys
-go. Ranks are tuples of Python's own integers; the hash is the one of ``reference``.
+Imported by nothing but tests. ``Keeper`` stands beside a ``reference.Table`` or a
+``reference_ctr.CtrTable`` and says which of its keys go. Ranks are tuples of Python's own integers; the hash is the one of ``reference``.
 """
 
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
 
 from tests.reference import Table, mix64
+from tests.reference_ctr import CtrTable
 
 SAMPLE = 2048
+
+Done = TypeVar("Done")
 
 
 @dataclass
@@ -23,7 +29,7 @@ class Keeper:
         ttl_days: as of the spec.
     """
 
-    table: Table
+    table: Table | CtrTable
     evict: str = "none"
     ttl_days: int = 0
     clock: int = 0
@@ -49,11 +55,14 @@ class Keeper:
         found = re.search(r"rows=(\d+)", self.evict)
         return int(found[1]) if found else 2**31
 
-    def command(self, keys: Iterable[int], work: Callable[[], object], *, writes: bool) -> None:
-        """Let a command make or write rows, then let others go."""
-        named = set(keys)
+    def command(self, keys: Iterable[int], work: Callable[[], Done], *, writes: bool) -> Done:
+        """Let a command make or write rows, then let others go; return what it returned.
+
+        Keys that get no row count for nothing.
+        """
         before = set(self.table.rows)
-        work()
+        done = work()
+        named = set(keys) & set(self.table.rows)
         made = named - before
         for key in made:
             self.written[key], self.uses[key], self.seen[key] = self.clock, (0, self.clock), 0
@@ -64,14 +73,20 @@ class Keeper:
         if made or (writes and named):
             self.make_room(named)
             self.clock += 1
+        return done
 
     def uses_now(self, key: int) -> int:
         """Return a count as it has faded: halved at each multiple of the half life passed since."""
         count, when = self.uses[key]
         return count >> min(31, self.clock // self.half_life - when // self.half_life)
 
-    def rank(self, key: int) -> tuple[int, int, int]:
+    def rank(self, key: int) -> tuple[float, int, int]:
         """Return what a key is worth; the lowest goes first."""
+        if self.evict.startswith("score"):
+            assert isinstance(self.table, CtrTable)
+            words = self.table.rows[key].words
+            score = float(np.float32(self.table.score(words["show"], words["click"])))
+            return score, self.written[key], mix64(key) & 0xFFF
         if self.evict.startswith("lfu"):
             return self.uses_now(key), self.written[key], mix64(key) & 0xFFFFF
         return 0, self.written[key], mix64(key) & 0xFFFFFFFF

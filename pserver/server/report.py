@@ -109,6 +109,11 @@ def stats(report: Report, methods: Iterable[Recent]) -> pb.StatsReply:
     )
 
 
+def embedx_rows(table: SparseTable) -> int:
+    """Return the rows of a table of ctr that have their second part."""
+    return table.slab.num_embedx if isinstance(table.slab, CtrSlab) else 0
+
+
 def _table_stats(table: SparseTable, report: Report) -> pb.TableStats:
     name, tallies, gate = table.spec.name, report.tallies, table.gate
     bad = report.bad_values.of(name)
@@ -120,7 +125,7 @@ def _table_stats(table: SparseTable, report: Report) -> pb.TableStats:
         keys_pulled=tallies.keys_pulled.get(name, 0),
         keys_pushed=tallies.keys_pushed.get(name, 0),
         occurrences_pushed=tallies.occurrences_pushed.get(name, 0),
-        embedx_rows=table.slab.num_embedx if isinstance(table.slab, CtrSlab) else 0,
+        embedx_rows=embedx_rows(table),
         keys_waiting=0 if gate is None else gate.filter.num_keys,
         keys_unadmitted=0 if gate is None else gate.keys_dropped,
         filter_bytes=0 if gate is None else gate.filter.num_bytes,

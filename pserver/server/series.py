@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from pserver.metrics import Series
 from pserver.server.follow import age_s
-from pserver.server.report import Report, Tallies
+from pserver.server.report import Report, Tallies, embedx_rows
 from pserver.table.dense import DenseTable
 from pserver.table.sparse import SparseTable
 
@@ -58,6 +58,7 @@ def series(report: Callable[[], Report]) -> list[Series]:
             by_name(lambda t: t.occurrences_pushed),
         ),
         *_refused_and_gone(report, by_table),
+        *_admitted(by_table),
         Series("queue_depth", "Requests waiting.", (), one(lambda r: r.queued)),
         Series(
             "restored_age_seconds",
@@ -98,5 +99,31 @@ def _refused_and_gone(report: Callable[[], Report], by_table: _ByTable) -> list[
             "Rows that shrinks removed.",
             table,
             by_table(lambda t: t.keeping.shrunk),
+        ),
+    ]
+
+
+def _admitted(by_table: _ByTable) -> list[Series]:
+    """Return which keys got rows, and rows their second part."""
+    table = ("table",)
+    return [
+        Series("embedx_rows", "Rows that have their second part.", table, by_table(embedx_rows)),
+        Series(
+            "waiting_keys",
+            "Keys without a row that admission counts one by one.",
+            table,
+            by_table(lambda t: 0 if t.gate is None else t.gate.filter.num_keys),
+        ),
+        Series(
+            "filter_bytes",
+            "Bytes of what admission counts, part of table_bytes.",
+            table,
+            by_table(lambda t: 0 if t.gate is None else t.gate.filter.num_bytes),
+        ),
+        Series(
+            "unadmitted_keys_total",
+            "Keys of pushes whose gradient was dropped, each once a push.",
+            table,
+            by_table(lambda t: 0 if t.gate is None else t.gate.keys_dropped),
         ),
     ]

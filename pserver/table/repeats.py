@@ -1,4 +1,4 @@
-"""Keys that a push names more than once: their values are added up before the step.
+"""Keys that a command names more than once: values of a push are added up, and each row counts once.
 
 Rooms before and after: ``sparse`` found the rows of the keys; the slab steps each row once.
 """
@@ -10,6 +10,11 @@ from pserver.kernel import rows
 from pserver.occurrences import Occurrences
 from pserver.table.layout import AnySlab
 from pserver.table.values import read_only
+
+
+def distinct_rows(slab: AnySlab, row_ids: RowIds) -> RowIds:
+    """Return each of (U,) row ids once."""
+    return row_ids if rows.first_repeat(slab.marks, row_ids) < 0 else np.unique(row_ids)
 
 
 def without_repeats(

@@ -25,7 +25,7 @@ from pserver.table.index import Index
 from pserver.table.initializer import make_initializer
 from pserver.table.keeping import Keeping
 from pserver.table.layout import AnySlab, first_part_of, make_rows
-from pserver.table.repeats import without_repeats
+from pserver.table.repeats import distinct_rows, without_repeats
 from pserver.table.room import Room
 from pserver.table.row import Row, Watch, row_of
 from pserver.table.storage import MEMORY_ONLY, AnyMapping, Storage
@@ -221,7 +221,7 @@ class SparseTable:
         self._wrote(row_ids)
 
     def add(self, keys: Keys, deltas: Floats) -> None:
-        """Add (U * dim,) ``deltas`` to weights; state stays. Otherwise as ``push``."""
+        """Add (U * dim,) ``deltas`` to weights; state stays, and no admission. Otherwise as ``push``."""
         row_ids = self._rows_to_change(keys)
         what = (keys, row_ids, read_only(deltas), NO_OCCURRENCES)
         keys, row_ids, deltas, _ = without_repeats(self._slab, *what)
@@ -242,7 +242,7 @@ class SparseTable:
         return weights
 
     def assign(self, keys: Keys, weights: Floats) -> None:
-        """Write weights as they are, creating rows where there are none; state stays.
+        """Write weights as they are, creating rows where there are none, admitted or not; state stays.
 
         The caller has called ``check_assign``.
 
@@ -252,7 +252,7 @@ class SparseTable:
         """
         row_ids = self._rows_to_change(keys)
         self._slab.assign(row_ids, read_only(weights))
-        self._wrote(row_ids)
+        self._wrote(distinct_rows(self._slab, row_ids))
 
     def erase(self, keys: Keys) -> int:
         """Remove each key that has a row, and return how many had one.

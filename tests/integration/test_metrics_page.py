@@ -17,7 +17,7 @@ from tests.integration.servers import WAIT_S, Server, endpoints, servers
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "metrics.txt"
 REGENERATE = "PSERVER_WRITE_GOLDEN"
-TABLES = ("ads", "users")
+TABLES = ("ads", "users", "clicks")
 DENSE = "top"
 
 
@@ -33,9 +33,13 @@ def server() -> Iterator[Server]:
 
 def train(client: pserver.Client) -> None:
     """Use every method, fail in some ways, and use many keys and two trainers."""
-    for name in TABLES:
+    for name in ("ads", "users"):
         client.create_table(pserver.TableSpec(name=name, dim=2, optimizer="sgd:lr=1"))
         client.push(name, np.arange(500) * 7919, np.ones((500, 2)))
+    rules = {"accessor": "ctr:embedx_threshold=0.3", "admission": "count:n=3"}
+    client.create_table(pserver.TableSpec(name="clicks", dim=2, **rules))  # type: ignore[arg-type]
+    client.push("clicks", [7, 7, 7, 8, 9], np.ones((5, 2)))
+    client.push("clicks", [7, 8], np.ones((2, 2)))
     client.create_dense(pserver.DenseSpec(name=DENSE, length=7))
     client.assign("ads", [1], [[1.0, 1.0]])
     client.pull("ads", np.arange(300))
@@ -113,11 +117,17 @@ def test_numbers_are_those_of_the_calls(families: list[Metric]) -> None:
     assert value(families, "pserver_pushed_keys_total", table="users") == 500
     assert value(families, "pserver_pulled_keys_total", table="ads") == 300
     assert value(families, "pserver_table_version", table="ads") == 2  # a push and an assign
-    assert value(families, "pserver_applied_pushes_total") == 3
+    assert value(families, "pserver_applied_pushes_total") == 5
+    assert value(families, "pserver_rows", table="clicks") == 1
+    assert value(families, "pserver_embedx_rows", table="clicks") == 1
+    assert value(families, "pserver_waiting_keys", table="clicks") == 2
+    assert value(families, "pserver_unadmitted_keys_total", table="clicks") == 3
+    assert value(families, "pserver_filter_bytes", table="clicks") > 0
+    assert value(families, "pserver_evicted_rows_total", table="clicks") == 0
     assert value(families, "pserver_duplicate_pushes_total") == 0
     assert value(families, "pserver_queue_depth") == 0
     name = "pserver_request_seconds_count"
-    assert value(families, name, method="Push", code="OK") == 2
+    assert value(families, name, method="Push", code="OK") == 4
     assert value(families, name, method="Push", code="INVALID_ARGUMENT") == 2
     assert value(families, name, method="CreateTable", code="ALREADY_EXISTS") == 1
     assert value(families, "pserver_received_bytes_total", method="Push") > 2 * 500 * 16

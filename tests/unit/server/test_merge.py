@@ -133,3 +133,29 @@ def test_occurrences_are_summed_and_not_divided(merge: Merge) -> None:
     assert (row.fields["show"], row.fields["click"]) == (7.0, 1.0)
     assert row.weights[0] == -2.0
     assert merge.tallies.occurrences_pushed["c"] == 7
+
+
+@pytest.mark.parametrize("optimizer", ["sgd:lr=1,show_scale=on", "adagrad:lr=1,show_scale=on"])
+def test_a_round_of_many_is_the_push_of_one_with_all_samples(merge: Merge, optimizer: str) -> None:
+    """Means of 4 samples each, 6 of 3 shows and 2 of 1: (6 + 2) / 2 / 4 = 1, as one mean of 8 gives."""
+    for name, pushes in (
+        ("many", [(6.0, 3), (2.0, 1)]),
+        ("one", [(4.0, 4)]),
+    ):
+        merge.registry.create(
+            TableSpec(name=name, dim=1, optimizer=optimizer, initializer="zeros", capacity_max=4)
+        )
+        parts = [
+            TablePush(
+                name,
+                np.array([7], np.uint64),
+                np.array([grad], np.float32),
+                np.array([shows], np.uint32),
+            )
+            for grad, shows in pushes
+        ]
+        merge.apply(
+            [Part(4, [part]) for part in parts], divisor="contributors", registered=len(parts)
+        )
+
+    assert weights(merge, [7], table="many") == weights(merge, [7], table="one") == [-1.0]

@@ -201,3 +201,24 @@ def test_a_read_changes_nothing_when_it_may_not_create() -> None:
     assert table.num_bytes == before
     assert table.gate is not None
     assert table.gate.filter.record(7) == {}
+
+
+@pytest.mark.parametrize(
+    "admission", ["count:n=3", "count:n=3,filter=sketch", "show_click:score=9"]
+)
+@pytest.mark.parametrize("verb", ["assign", "add"])
+def test_what_is_written_as_it_is_gets_a_row_whatever_admission_says(
+    admission: str, verb: str
+) -> None:
+    """Assigned weights and geo's differences are no evidence to weigh: dropping them would lose them."""
+    table = make(admission)
+    push(table, np.array([7], np.uint64))
+    assert table.num_rows == 0
+
+    getattr(table, verb)(np.array([7, 8], np.uint64), np.array([5.0, 6.0], np.float32))
+
+    begun = 0.0 if verb == "assign" else float(read(make(admission), 7))
+    assert table.num_rows == 2
+    assert (read(table, 7), read(table, 8)) == (begun + 5.0, begun + 6.0)
+    assert table.gate is not None
+    assert table.gate.filter.num_keys == 0

@@ -1,5 +1,6 @@
-"""Tables of every accessor and admission, on 1 to 3 shards, against the dict of ``reference_ctr``."""
+"""Tables of every accessor, admission and eviction, on 1 to 3 shards, against ``reference_ctr``'s dict."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +15,12 @@ from pserver.occurrences import Occurrences
 from pserver.placement import shard_of
 from pserver.spec import TableSpec
 from pserver.table import shrink
+from pserver.table.eviction import ROOM
 from pserver.table.registry import spelled_out
 from pserver.table.sparse import SparseTable
 from tests.reference import EDGE_KEYS, key_at
 from tests.reference_ctr import CtrTable, Said
+from tests.reference_keeping import Keeper
 
 DIM, CAPACITY = 3, 12
 POOL = [*EDGE_KEYS, *(key_at(3, i % 4 | i << 5) for i in range(8)), *range(50, 62)]
@@ -53,6 +56,8 @@ weight = st.one_of(st.just(0.0), value)
 class AgainstDict(RuleBasedStateMachine):
     """Whatever is called, each shard's table holds what the dict holds, and ``check`` passes."""
 
+    EVICTIONS: tuple[str, ...] = ("none",)
+
     @initialize(
         accessor=st.sampled_from(ACCESSORS),
         admission=st.sampled_from(ADMISSIONS),
@@ -61,6 +66,7 @@ class AgainstDict(RuleBasedStateMachine):
         initializer=st.sampled_from(INITIALIZERS),
         num_shards=st.integers(1, 3),
         unknown_reads=st.sampled_from(("first", "zeros")),
+        which=st.integers(0, 5),
     )
     def begin(
         self,
@@ -71,9 +77,12 @@ class AgainstDict(RuleBasedStateMachine):
         initializer: str,
         num_shards: int,
         unknown_reads: str,
+        which: int,
     ) -> None:
+        evict = self.EVICTIONS[which % len(self.EVICTIONS)]
         if accessor == "plain":
             embedx_optimizer = ""
+            evict = evict.replace("score", "lru")
         rules: dict[str, Any] = {
             "dim": DIM,
             "optimizer": optimizer,
@@ -85,10 +94,12 @@ class AgainstDict(RuleBasedStateMachine):
             "name": "t",
             "seed": 5,
         }
-        spec = spelled_out(TableSpec(capacity_max=CAPACITY, **rules))
+        self.capacity = CAPACITY if evict == "none" else ROOM + 100
+        spec = spelled_out(TableSpec(capacity_max=self.capacity, evict=evict, **rules))
         self.num_shards = num_shards
         self.fast = [SparseTable(spec) for _ in range(num_shards)]
-        self.slow = [CtrTable(capacity=CAPACITY, **rules) for _ in range(num_shards)]
+        self.slow = [CtrTable(capacity=self.capacity, **rules) for _ in range(num_shards)]
+        self.keepers = [Keeper(slow, evict=evict) for slow in self.slow]
         self.is_sketch = "sketch" in admission
 
     def split(self, keys: list[int]) -> list[np.ndarray]:
@@ -101,7 +112,7 @@ class AgainstDict(RuleBasedStateMachine):
         return np.array(numbers, np.float32).reshape(count, DIM)
 
     def fits(self, shard: int, new: int) -> bool:
-        return len(self.slow[shard].rows) + new <= CAPACITY
+        return len(self.slow[shard].rows) + new <= self.capacity
 
     @rule(keys=keys_strategy, creates=st.booleans())
     def pull_or_peek(self, keys: list[int], creates: bool) -> None:
@@ -118,7 +129,8 @@ class AgainstDict(RuleBasedStateMachine):
             else:
                 fast.check_pull(array)
                 fast.pull(array, out)
-                expected = slow.pull(mine)
+                work = functools.partial(slow.pull, mine)
+                expected = self.keepers[shard].command(mine, work, writes=False)
             same(out, expected)
 
     @rule(keys=keys_strategy, data=st.data(), says=st.sampled_from(("", "counts", "shows", "all")))
@@ -140,7 +152,7 @@ class AgainstDict(RuleBasedStateMachine):
             array, block = np.array(mine, np.uint64), grads[where]
             given_said = occurrences(told, says)
             if not self.fits(shard, slow.needed(mine, told)) or (
-                len(slow.counted) + len(slow.shown) + slow.waiting(mine, told) > CAPACITY
+                len(slow.counted) + len(slow.shown) + slow.waiting(mine, told) > self.capacity
                 and not self.is_sketch
             ):
                 with pytest.raises(TableFullError):
@@ -148,13 +160,17 @@ class AgainstDict(RuleBasedStateMachine):
                 continue
             fast.check_push(array, block.reshape(-1), given_said)
             fast.push(array, block.reshape(-1), given_said)
-            slow.push(mine, block, told)
+            self.keepers[shard].command(
+                mine,
+                functools.partial(slow.push, mine, block, told),
+                writes=True,
+            )
             if mine:
                 fast.version += 1
                 slow.version += 1
 
-    @rule(keys=keys_strategy, data=st.data())
-    def assign(self, keys: list[int], data: st.DataObject) -> None:
+    @rule(keys=keys_strategy, data=st.data(), adds=st.booleans())
+    def assign_or_add(self, keys: list[int], data: st.DataObject, adds: bool) -> None:
         weights = self.values(data, len(keys), weight)
         for shard, where in enumerate(self.split(keys)):
             fast, slow, mine = self.fast[shard], self.slow[shard], [keys[i] for i in where]
@@ -164,8 +180,12 @@ class AgainstDict(RuleBasedStateMachine):
                     fast.check_assign(array, block.reshape(-1))
                 continue
             fast.check_assign(array, block.reshape(-1))
-            fast.assign(array, block.reshape(-1))
-            slow.assign(mine, block)
+            if adds:
+                fast.add(array, block.reshape(-1))
+            else:
+                fast.assign(array, block.reshape(-1))
+            work = functools.partial(slow.add if adds else slow.assign, mine, block)
+            self.keepers[shard].command(mine, work, writes=True)
             if not self.is_sketch:
                 for key in mine:
                     slow.counted.pop(key, None)
@@ -175,15 +195,14 @@ class AgainstDict(RuleBasedStateMachine):
     def erase(self, keys: list[int]) -> None:
         for shard, where in enumerate(self.split(keys)):
             mine = [keys[i] for i in where]
-            counted = dict(self.slow[shard].counted)
+            before = len(self.slow[shard].rows)
             erased = self.fast[shard].erase(np.array(mine, np.uint64))
-            assert erased == self.slow[shard].erase(mine)
-            if self.is_sketch:  # which forgets nothing
-                self.slow[shard].counted = counted
+            self.keepers[shard].erase(mine)
+            assert erased == before - len(self.slow[shard].rows)
 
     @rule(gap=st.integers(1, 3), dry=st.booleans())
     def shrink(self, gap: int, dry: bool) -> None:
-        for fast, slow in zip(self.fast, self.slow, strict=True):
+        for fast, slow, keeper in zip(self.fast, self.slow, self.keepers, strict=True):
             if not slow.is_ctr:
                 with pytest.raises(ConfigError):
                     shrink.check_shrinkable(fast)
@@ -194,15 +213,18 @@ class AgainstDict(RuleBasedStateMachine):
             for _ in shrink.walk(fast, day, shrunk, dry=dry):
                 pass
             gone = slow.shrink(gap if day > gap else 1, dry=dry)
+            if not dry:
+                keeper.erase(gone)
             assert (shrunk.rows, shrunk.gone) == (rows, len(gone))
             assert fast.keeping.live_bytes == used - (0 if dry else shrunk.gone_bytes)
             assert dry or shrink.is_past(fast, day)
 
     @rule()
     def clear(self) -> None:
-        for fast, slow in zip(self.fast, self.slow, strict=True):
+        for fast, slow, keeper in zip(self.fast, self.slow, self.keepers, strict=True):
             for mapping in fast.clear():
                 assert mapping.array.size
+            keeper.erase(list(slow.rows))
             slow.clear()
 
     @rule()
@@ -213,9 +235,10 @@ class AgainstDict(RuleBasedStateMachine):
 
     @invariant()
     def every_row_is_that_of_the_dict(self) -> None:
-        for fast, slow in zip(self.fast, self.slow, strict=True):
+        for fast, slow, keeper in zip(self.fast, self.slow, self.keepers, strict=True):
             fast.check()
             assert fast.num_rows == len(slow.rows)
+            assert fast.keeping.evicted == keeper.evicted
             for key, expected in slow.rows.items():
                 row = fast.row(key)
                 assert row is not None
@@ -224,7 +247,9 @@ class AgainstDict(RuleBasedStateMachine):
                 if expected.embedx is not None:
                     states.append(expected.embedx[DIM - 1 :])
                 same(np.concatenate([np.empty(0), *row.state.values()]), np.concatenate(states))
-                assert row.fields == pytest.approx(expected.words, rel=1e-6)
+                ages = {"stamp": keeper.written, "uses": {k: u[0] for k, u in keeper.uses.items()}}
+                words = {name: known[key] for name, known in ages.items() if name in row.fields}
+                assert row.fields == pytest.approx({**expected.words, **words}, rel=1e-6)
                 assert row.epoch == expected.epoch
                 if slow.is_ctr:
                     assert row.has_embedx == (expected.embedx is not None)
@@ -259,5 +284,13 @@ def same(got: np.ndarray, expected: Sequence[object] | np.ndarray) -> None:
     np.testing.assert_allclose(got, flat, rtol=1e-4, atol=1e-4)
 
 
+class EvictingAgainstDict(AgainstDict):
+    """The same where rows fall out: the lowest go after each command, with embedx and all."""
+
+    EVICTIONS = ("score:rows=2", "lru:rows=2", "lfu:rows=2,half_life=3")
+
+
 TestAgainstDict = AgainstDict.TestCase
 TestAgainstDict.settings = settings(stateful_step_count=12)
+TestEvictingAgainstDict = EvictingAgainstDict.TestCase
+TestEvictingAgainstDict.settings = settings(stateful_step_count=12)

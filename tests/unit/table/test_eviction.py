@@ -1,10 +1,12 @@
 """What ``eviction`` promises: within the limit after each command, the right rows go, reads count not."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from pserver.arrays import Floats, Keys
 from pserver.errors import ConfigError
 from pserver.spec import TableSpec
 from pserver.table.eviction import BATCH_MAX, LOOKS, ROOM, make_eviction_rule
@@ -190,6 +192,19 @@ def test_uses_come_first_and_then_age_as_with_a_peer() -> None:
 
     assert order == [3, 2, 1]
     assert has(table, [4]) == [True]
+
+
+def test_a_command_is_one_use_however_often_it_names_a_key() -> None:
+    """Push, add and assign alike: three repeats are one write."""
+    table = SparseTable(dataclasses.replace(SPEC, evict="lfu:rows=4"))
+    keys, floats = np.full(3, 7, np.uint64), np.ones(3, np.float32)
+    writes: list[Callable[[Keys, Floats], None]] = [table.push, table.add, table.assign]
+
+    for number, write in enumerate(writes, 1):
+        write(keys, floats)
+        row = table.row(7)
+        assert row is not None
+        assert row.fields["uses"] == number
 
 
 def test_uses_fade_by_half_lives() -> None:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from numba import config
 
 MEASURE = """
 import sys
@@ -42,6 +43,7 @@ print((resident_bytes() - before) / plan.total_bytes)
 """
 
 
+@pytest.mark.skipif(bool(config.DISABLE_JIT), reason="a million rows in plain Python take minutes")
 @pytest.mark.parametrize(
     ("rows", "dim", "optimizer", "row_dtype"),
     [

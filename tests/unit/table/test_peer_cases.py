@@ -206,9 +206,9 @@ def write(table: DenseTable, values: np.ndarray) -> None:
 
 def test_a_dense_vector_loses_the_gradients_of_both_trainers() -> None:
     """paddle-dense-sgd: 10.0, 10.1, ... and 11.0, 11.1, ... with lr 1 take 21.0, 21.2, ... away."""
-    table, ramp = dense(10), np.arange(10, dtype=np.float32) / 10
+    table, ramp = dense(10), np.arange(10, dtype=np.float32) / np.float32(10)
     for begin in (10, 11):
-        table.push(0, begin + ramp)
+        table.push(0, np.float32(begin) + ramp)
 
     assert table.pull(0).tolist() == pytest.approx([-21.0 - 0.2 * i for i in range(10)])
 
@@ -227,8 +227,8 @@ def test_a_dense_vector_is_overwritten_and_then_stepped() -> None:
 
 def test_rows_are_overwritten_and_then_stepped() -> None:
     """paddle-rpc-sparse: twice the first weights of 10 x 10, then less a gradient of 1 with lr 1."""
-    rules = {"optimizer": "sgd:lr=1", "initializer": "uniform:low=-1,high=1"}
-    table = SparseTable(dataclasses.replace(SPEC, dim=10, **rules))
+    drawn = dataclasses.replace(SPEC, initializer="uniform:low=-1,high=1")
+    table = SparseTable(dataclasses.replace(drawn, dim=10, optimizer="sgd:lr=1"))
     keys, first = np.arange(10, dtype=np.uint64), np.empty(100, np.float32)
     table.pull(keys, first)
 
