@@ -1,0 +1,120 @@
+"""What the files of ``deploy/`` say, for the tests that hold them to the product.
+
+What always holds: settings are read by the product's own parser and ``resolve``, so a flag, a key or a
+variable that the product does not know is an error here as it would be on a cluster.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import yaml
+
+import pserver.cli
+import trainer.cli
+from pserver.config import ServeSettings
+from pserver.options import resolve
+from trainer.config import RunSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+OVERLAYS = ("dev", "production")
+GOLDEN_METRICS = ROOT / "tests" / "golden" / "metrics.txt"
+PRODUCT_METRIC = re.compile(r"\b(?:pserver|trainer)_\w+")
+
+Object: TypeAlias = dict[str, Any]
+
+
+def load(name: str) -> Any:
+    """Return what a YAML file of ``deploy/`` holds."""
+    return yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
+
+
+def metric_names() -> set[str]:
+    """Return the names that the product's pages promise."""
+    lines = GOLDEN_METRICS.read_text(encoding="utf-8").splitlines()
+    return {line.split()[0] for line in lines}
+
+
+def serve_settings(
+    words: Sequence[str], *, file: Path | None = None, environ: Mapping[str, str] | None = None
+) -> ServeSettings:
+    """Return the settings of ``pserver WORDS``."""
+    given = vars(pserver.cli.make_parser().parse_args(words))
+    assert given["command"] == "serve"
+    settings, _ = resolve(
+        ServeSettings,
+        given,
+        environ=environ or {},
+        prefix="PSERVER_",
+        file=None if file is None else str(file),
+        section="serve",
+    )
+    return settings
+
+
+def run_settings(
+    words: Sequence[str], *, file: Path | None = None, environ: Mapping[str, str] | None = None
+) -> RunSettings:
+    """Return the settings of ``trainer WORDS``."""
+    given = vars(trainer.cli.make_parser().parse_args(words))
+    assert given["command"] == "run"
+    for name in environ or {}:
+        assert name.removeprefix("TRAINER_").lower() in RunSettings.model_fields, name
+    settings, _ = resolve(
+        RunSettings,
+        given,
+        environ=environ or {},
+        prefix="TRAINER_",
+        file=None if file is None else str(file),
+        section="run",
+    )
+    return settings
+
+
+def rendered(overlay: str) -> list[Object]:
+    """Return the objects of an overlay as ``kubectl`` sends them; skip where it cannot."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("needs kubectl")
+    command = ["kubectl", "kustomize"]
+    able = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
+    if able.returncode or "kustomization" not in able.stdout:
+        pytest.skip("needs a kubectl that knows kustomize")
+    folder = DEPLOY / "kubernetes" / "overlays" / overlay
+    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def one(objects: list[Object], kind: str) -> Object:
+    """Return the one object of a kind."""
+    (found,) = [item for item in objects if item["kind"] == kind]
+    return found
+
+
+def pod_of(workload: Object) -> Object:
+    """Return the pod's spec of a StatefulSet or a Job."""
+    spec: Object = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def port_of(address: str | None) -> int:
+    """Return the port of HOST:PORT."""
+    assert address is not None
+    return int(address.rsplit(":", maxsplit=1)[1])
+
+
+def docker_steps(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the stage, instruction and arguments of each step of a Dockerfile."""
+    stage = ""
+    for step in re.sub(r"\\\n", " ", re.sub(r"(?m)^\s*#.*\n", "", text)).splitlines():
+        if not step.strip():
+            continue
+        word, arguments = step.split(maxsplit=1)
+        if word == "FROM":
+            stage = arguments.split()[-1]
+        yield stage, word, " ".join(arguments.split())
