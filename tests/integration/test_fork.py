@@ -75,19 +75,19 @@ def load(cluster: list[Server], rounds: int, limit_s: float) -> None:
     assert done.stdout == f"steps {2 * rounds}\n"
 
 
-def test_training_goes_on_when_loaders_fork(pair: list[Server]) -> None:
+def test_b7_training_goes_on_when_loaders_fork(pair: list[Server]) -> None:
     """Five rounds of two forked workers, with a subprocess in each step, lose nothing (B7)."""
     load(pair, rounds=5, limit_s=60.0)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_training_goes_on_when_loaders_fork_200_times(pair: list[Server]) -> None:
+def test_b7_training_goes_on_when_loaders_fork_200_times(pair: list[Server]) -> None:
     """The same, 200 times over (B7)."""
     load(pair, rounds=200, limit_s=500.0)
 
 
-def test_worker_is_told_at_once_when_it_uses_the_client(pair: list[Server]) -> None:
+def test_b7_worker_is_told_at_once_when_it_uses_the_client(pair: list[Server]) -> None:
     """A forked worker that uses the parent's client fails at once, and is told what to do (B7)."""
     code = LOADER.format(endpoints=endpoints(pair), rounds=1, limit_s=60.0, uses_client=True)
 

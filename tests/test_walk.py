@@ -1,0 +1,52 @@
+"""The failures of other systems that must not be ours: each has tests by its name, so that none can vanish.
+
+The names are those of a list of bug reports of other parameter servers, by group and number: A of several
+trainers, B of the network, E of dead and waiting processes. ``test_a2_no_row_of_many_rounds_is_lost`` proves
+that A2 does not happen here.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+
+PROVED = {
+    "a1": "a trainer is served or heard while a round is collected, and rounds mix",
+    "a2": "rows of a sparse gradient vanish in sync",
+    "a8": "a learning-rate schedule has no effect",
+    "a9": "clipping by global norm sees a part of the gradient only",
+    "a13": "rows that are not in the batch change, or users expect them to",
+    "a16": "a trainer with an empty batch holds up or breaks the job",
+    "a18": "dense and sparse gradients of a step raise the version by two",
+    "a20": "one trainer fails, and what the others learn is spoilt",
+    "a21": "a geo window is not waited for, or the last one is lost",
+    "b4": "a server is back, and clients go on waiting",
+    "b5": "a retry hangs for ever",
+    "b6": "a dead server is noticed late, or a barrier runs into a deadline",
+    "b7": "a data loader with worker processes beside a client stands still",
+    "e1": "trainers with unequal numbers of batches wait for each other",
+    "e2": "a server dies or comes back empty, and the rest hang or go on with nothing",
+    "e3": "both sides wait on full queues",
+}
+"""What goes wrong elsewhere, by the name that its tests have."""
+
+
+def functions() -> set[str]:
+    """Return the names of all test functions, in lower case."""
+    found = set()
+    for path in TESTS.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name.lower().startswith("test_"):
+                found.add(node.name.lower())
+    return found
+
+
+NAMES = functions()
+
+
+@pytest.mark.parametrize("name", PROVED)
+def test_each_failure_has_a_test_by_its_name(name: str) -> None:
+    """At least one test function in ``tests`` is called ``test_NAME_...``."""
+    assert any(one.startswith(f"test_{name}_") for one in NAMES), PROVED[name]
