@@ -200,7 +200,9 @@ def refuse_misspelt(known: Set[str], environ: Mapping[str, str], *, prefix: str)
     for variable in environ:
         if not variable.startswith(prefix) or variable.removeprefix(prefix) in known:
             continue
-        close = difflib.get_close_matches(variable.removeprefix(prefix), sorted(known), 1, _TYPO)
+        name = variable.removeprefix(prefix)
+        close = difflib.get_close_matches(name, sorted(known), 1, _TYPO)
+        close += [one for one in sorted(known) if sorted(one) == sorted(name)]  # MOED for MODE
         if close:
             raise ConfigError(
                 f"environment {variable}: no such setting; did you mean {prefix}{close[0]}?"

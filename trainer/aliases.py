@@ -11,6 +11,7 @@ What always holds: an alias sets the setting that does the same here, and nothin
 theirs with no such setting is refused with what to do. ``a_sync`` alone is async, never geo.
 """
 
+import difflib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -47,6 +48,10 @@ VARIABLES: Final = {
 
 TORCHRUN: Final = {"RANK": "trainer_id", "WORLD_SIZE": "trainers"}
 """torchrun's variables; it sets both."""
+
+
+_KEYS = ("a_sync", "a_sync_configs")
+_TYPO = 0.8  # how alike two names are when one is taken for a misspelling of the other
 
 
 class RunAliases:
@@ -86,7 +91,10 @@ class RunAliases:
         Raises:
             pserver.ConfigError: a key has no counterpart here, or a value makes no sense.
         """
-        ours = {k: v for k, v in values.items() if k not in ("a_sync", "a_sync_configs")}
+        ours = {k: v for k, v in values.items() if k not in _KEYS}
+        for key in ours:
+            if close := difflib.get_close_matches(key, _KEYS, 1, _TYPO):
+                raise ConfigError(f"{where}.{key}: no such setting; did you mean {close[0]!r}?")
         configs = values.get("a_sync_configs", {})
         if "a_sync" not in values:
             if "a_sync_configs" in values:

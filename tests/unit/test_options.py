@@ -91,6 +91,9 @@ def test_misspelt_variable_is_refused_when_a_setting_is_near() -> None:
     with pytest.raises(ConfigError, match=r"environment X_SIZZE: .* did you mean X_SIZE\?"):
         resolved(environ={"X_SIZZE": "5"})
 
+    with pytest.raises(ConfigError, match=r"environment X_MOED: .* did you mean X_MODE\?"):
+        resolved(environ={"X_MOED": "sync"})
+
     assert resolved(environ={"X_SERVICE_HOST": "10.0.0.1", "X_PORT": "tcp://a"})[0] == Sample()
 
 

@@ -217,6 +217,7 @@ def test_every_knob_of_theirs_is_one_of_ours() -> None:
             "max_merge_num has no effect in mode geo",
         ),
         ('a_sync = true\nmode = "sync"', "run.mode says sync and alias "),
+        ("a_snyc = true", "run.a_snyc: no such setting; did you mean 'a_sync'?"),
         ("a_sink = true", "has no setting 'a_sink'"),
     ],
 )
