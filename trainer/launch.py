@@ -5,8 +5,9 @@ Rooms before and after: ``cli`` calls ``launch`` for ``trainer run --trainers N`
 
 What always holds:
     * Trainers get their settings as flags, and none from the environment or a file a second time.
-    * The first trainer that fails is told, with its last words and its log; then the others are ended,
-      unless ``on_missing`` says that they go on without it.
+    * The first trainer that fails is told, with its last words and its log; then the others are ended.
+      They go on if ``on_missing`` says so, in sync, and elsewhere if it was killed: then nobody waits for
+      it. The summary warns of it, and of what was lost.
     * No process that was started here is left when ``launch`` returns or raises; ``cli`` has SIGTERM and an
       interrupt raise.
 """
@@ -16,6 +17,7 @@ import json
 import os
 import queue
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -150,6 +152,7 @@ def _endpoints(servers: list[Child], events: Events) -> list[str]:
 def _follow(settings: RunSettings, trainers: list[Child], events: Events) -> Summary:
     """Show the trainers until all have ended, and return their figures."""
     summaries: dict[int, Summary] = {}
+    steps: dict[int, int] = {}
     failures: list[str] = []
     running = set(trainers)
     with ManyView(title=f"train {settings.model} {settings.mode}", num=len(trainers)) as view:
@@ -164,11 +167,13 @@ def _follow(settings: RunSettings, trainers: list[Child], events: Events) -> Sum
                 view.end(trainer.number)
                 status = trainer.wait()
                 if status or trainer.number not in summaries:
-                    failures.append(_failed(settings, trainer, status))
+                    step = steps.get(trainer.number, 0)
+                    failures.append(_failed(settings, trainer, status, step=step))
                 continue
             told = json.loads(line)
             if "progress" in told:
                 view.update(trainer.number, told["progress"])
+                steps[trainer.number] = told["progress"]["step"]
             else:
                 summaries[trainer.number] = Summary(**told)
     if not summaries:
@@ -177,18 +182,39 @@ def _follow(settings: RunSettings, trainers: list[Child], events: Events) -> Sum
     return merged_summary(ordered, failures, base=settings.base_samples_per_s)
 
 
-def _failed(settings: RunSettings, trainer: Child, status: int) -> str:
+def _failed(settings: RunSettings, trainer: Child, status: int, *, step: int) -> str:
     """Return what is told of a trainer that failed, if the others go on; raise it if not.
+
+    Args:
+        settings: of the run.
+        trainer: that ended.
+        status: of it; below 0 it is the signal that killed it.
+        step: the last one that it told of.
 
     Raises:
         pserver.ConfigError: it refused its settings.
         TrainerError: it failed otherwise.
     """
-    told = (
-        f"{trainer.name} ended with status {status}: {trainer.reason()}; its log is {trainer.log}"
+    how = (
+        f"was killed by {signal.Signals(-status).name}"
+        if status < 0
+        else f"ended with status {status}"
     )
-    if settings.mode == "sync" and settings.on_missing != "fail":
-        return told
+    told = f"{trainer.name} {how}: {trainer.reason()}; its log is {trainer.log}"
+    if settings.on_missing != "fail" if settings.mode == "sync" else status < 0:
+        return f"{told}; step {step} was the last that it told of, {_lost(settings)}"
     if status == pserver.USAGE_EXIT:
         raise pserver.ConfigError(told)
     raise TrainerError(f"{told}; the others were ended")
+
+
+def _lost(settings: RunSettings) -> str:
+    """Return what becomes of the rows of a trainer that is gone."""
+    if settings.data_mode == "dynamic":
+        return "the ranges that it held went to the others, and what it had pushed of them counts twice"
+    if settings.mode == "geo":
+        return (
+            "the rest of its share was not trained on, and its last window, up to "
+            f"{settings.k_steps} steps, was not told of"
+        )
+    return "the rest of its share was not trained on"

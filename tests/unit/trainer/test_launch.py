@@ -14,7 +14,7 @@ from trainer import launch_child
 from trainer.cli import make_parser
 from trainer.config import RunSettings
 from trainer.errors import TrainerError
-from trainer.launch import _endpoints, trainer_flags
+from trainer.launch import _endpoints, _failed, trainer_flags
 from trainer.launch_child import Child, Events, end_all
 from trainer.summary import merged_summary
 
@@ -140,3 +140,41 @@ def test_summaries_of_trainers_become_one() -> None:
     assert summary.first_bad_lines == ["x:0"] * 4 + ["x:1"]
     assert summary.watch == {"loss": 1.0, "loss_spread": 1.0}
     assert summary.warnings == ["trainer 2 is gone"]
+
+
+SIGKILL = -9
+
+
+@pytest.mark.parametrize(
+    ("values", "status", "facts"),
+    [
+        ({"mode": "async"}, SIGKILL, ["it was killed by SIGKILL: ", "step 7", "its share was not"]),
+        ({"data_mode": "dynamic"}, SIGKILL, ["the ranges that it held went to the others"]),
+        ({"mode": "geo", "k_steps": 5}, SIGKILL, ["its last window, up to 5 steps, was not told"]),
+        ({"mode": "sync", "on_missing": "drop"}, 1, ["it ended with status 1: ", "its share"]),
+        ({"mode": "sync", "on_missing": "wait"}, SIGKILL, ["killed by SIGKILL", "its share"]),
+    ],
+)
+def test_others_go_on_and_what_is_lost_is_told(
+    values: dict[str, object], status: int, facts: list[str], tmp_path: Path
+) -> None:
+    """A trainer that nobody has to wait for becomes a warning with its last step and its rows."""
+    settings = RunSettings.make({"trainers": 2, "data": "x", **values}, origins={})
+    with child("pass", tmp_path / "log") as (one, _):
+        one.wait()
+        told = _failed(settings, one, status, step=7)
+
+    assert all(fact in told for fact in facts), told
+
+
+@pytest.mark.parametrize(
+    ("values", "status"), [({"mode": "sync"}, SIGKILL), ({"mode": "async"}, 1), ({}, 1)]
+)
+def test_a_failure_ends_the_others(values: dict[str, object], status: int, tmp_path: Path) -> None:
+    """An error of its own ends the job, and in sync any end does that ``on_missing`` does not allow."""
+    settings = RunSettings.make({"trainers": 2, **values}, origins={})
+    with child("pass", tmp_path / "log") as (one, _):
+        one.wait()
+
+        with pytest.raises(TrainerError, match="the others were ended"):
+            _failed(settings, one, status, step=7)
