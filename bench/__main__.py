@@ -26,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("journal", "pushes without a journal and with each promise of fsync, and a restart"),
         ("rpc", "pull and push through a server, beside a bare echo and torch's RPC"),
         ("train", "training through a server, beside the dense part alone"),
+        ("modes", "every mode over links of several latencies and widths: samples/s and AUC"),
+        ("overlap", "a step of async beside its dense part alone, which costs as much as its link"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--json", action="store_true", help="print one JSON object")

@@ -105,9 +105,16 @@ def touch_memory(num_bytes: int) -> None:
 
 
 @contextmanager
-def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a Python process for as long as the block lasts; its errors are ours."""
-    child = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True)
+def process(*arguments: str, stdin: int | None = None) -> Iterator[subprocess.Popen[str]]:
+    """Run a Python process for as long as the block lasts; its errors are ours.
+
+    Args:
+        arguments: after ``python``.
+        stdin: of the process, as for ``subprocess.Popen``; none: ours.
+    """
+    child = subprocess.Popen(
+        [sys.executable, *arguments], stdin=stdin, stdout=subprocess.PIPE, text=True
+    )
     try:
         yield child
     finally:

@@ -22,6 +22,7 @@ from bench.common import BATCH, DIM, batches, servers
 from trainer.dataset import Batch
 from trainer.embedding import EmbeddingBag
 from trainer.loop import CtrModel, train
+from trainer.modes.base import Rows
 
 _SLOTS, _DENSE = 26, 13
 _WIDTH = _SLOTS * DIM + _DENSE
@@ -69,13 +70,13 @@ def run() -> dict[str, Any]:
     wide = [_whole_samples(batch) for batch in data]
     turns: list[dict[str, float]] = []
     with servers(1) as endpoint, pserver.connect(endpoint) as client:
-        dnn = _model(client, "dnn", Dnn())
-        total = _model(client, "sum", Sum())
-        dense_alone = _DenseAlone()
+        dnn = make_model(client, "dnn", Dnn())
+        total = make_model(client, "sum", Sum())
+        dense_alone = DenseAlone()
         for model, rows in ((dnn, data), (total, wide)):
             _train(client, model, rows, steps=_BATCHES)  # every row exists from here on
         for _ in range(_TURNS):
-            alone = dense_alone.samples_per_s(_DNN_STEPS)
+            alone = BATCH / dense_alone.seconds(_DNN_STEPS)
             dnn_figures = _train(client, dnn, data, steps=_DNN_STEPS)
             sum_figures = _train(client, total, wide, steps=_SUM_STEPS)
             turns.append(
@@ -107,12 +108,14 @@ def _whole_samples(batch: Batch) -> Batch:
     )
 
 
-def _model(client: pserver.Client, name: str, dense: nn.Module) -> CtrModel:
-    bag = EmbeddingBag(client, name, dim=DIM, optimizer="adagrad:lr=0.02")
+def make_model(rows: Rows, name: str, dense: nn.Module) -> CtrModel:
+    """Return a model on a table of that name, reached through a client or a mode."""
+    bag = EmbeddingBag(rows, name, dim=DIM, optimizer="adagrad:lr=0.02")
     return CtrModel(bag, dense, device=torch.device("cpu"))
 
 
-def _adam(model: nn.Module) -> torch.optim.Optimizer:
+def make_adam(model: nn.Module) -> torch.optim.Optimizer:
+    """Return what steps the dense part."""
     return torch.optim.Adam(model.parameters(), lr=0.001)
 
 
@@ -129,7 +132,7 @@ def _train(
             begin_s = time.perf_counter()
 
     source = (data[i % len(data)] for i in range(steps + _WARM_STEPS))
-    train(model, source, optimizer=_adam(model.dense), on_step=on_step)
+    train(model, source, optimizer=make_adam(model.dense), on_step=on_step)
     seconds = time.perf_counter() - begin_s
     mkeys = (
         sum(
@@ -147,22 +150,23 @@ def _train(
     }
 
 
-class _DenseAlone:
+class DenseAlone:
     """The MLP on inputs that are ready."""
 
     def __init__(self) -> None:
+        """Make the inputs."""
         self._model = Dnn()
-        self._optimizer = _adam(self._model)
+        self._optimizer = make_adam(self._model)
         self._rows = torch.randn(BATCH, _SLOTS, DIM, requires_grad=True)
         self._dense = torch.randn(BATCH, _DENSE)
         self._labels = (torch.rand(BATCH) < 0.25).float()
 
-    def samples_per_s(self, steps: int) -> float:
-        """Return the samples a second of ``steps`` steps."""
+    def seconds(self, steps: int) -> float:
+        """Return the seconds of one of ``steps`` steps."""
         self._steps(_WARM_STEPS)
         begin = time.perf_counter()
         self._steps(steps)
-        return steps * BATCH / (time.perf_counter() - begin)
+        return (time.perf_counter() - begin) / steps
 
     def _steps(self, count: int) -> None:
         for _ in range(count):

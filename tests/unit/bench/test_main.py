@@ -5,9 +5,17 @@ import json
 import pytest
 
 from bench import __main__ as command
-from bench import kernel, rpc, table, train, wire
+from bench import kernel, modes, overlap, rpc, table, train, wire
 
-NAMES = ("kernel", "table", "wire", "rpc", "train")
+MODULES = {
+    "kernel": kernel,
+    "table": table,
+    "wire": wire,
+    "rpc": rpc,
+    "train": train,
+    "modes": modes,
+    "overlap": overlap,
+}
 
 
 @pytest.fixture
@@ -16,7 +24,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, int]]]:
     calls: list[tuple[str, dict[str, int]]] = []
     monkeypatch.setattr(command, "keep_large_blocks", lambda: None)
     monkeypatch.setenv("OMP_WAIT_POLICY", "")  # which the command sets if nobody has
-    for name, module in zip(NAMES, (kernel, table, wire, rpc, train), strict=True):
+    for name, module in MODULES.items():
 
         def run(name: str = name, **options: int) -> dict[str, float]:
             calls.append((name, options))
@@ -26,7 +34,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, int]]]:
     return calls
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MODULES)
 def test_a_benchmark_runs_by_its_name(
     name: str, ran: list[tuple[str, dict[str, int]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
