@@ -1,0 +1,160 @@
+"""Splits an optimizer over the ranks of data-parallel training: ZeRO stages 1 and 2.
+
+Rooms before and after: a training program steps a ``ShardedOptimizer`` where it stepped torch's; sums go
+around the ring (``ring``).
+
+The parameters lie one behind the other in one flat tensor, of which each rank owns a chunk: it keeps optimizer state
+for that chunk alone. A step sums the gradients so that each rank has its chunk's average, steps it, and gathers all
+chunks. With P parameters of 4 bytes, N ranks and k numbers of state a parameter (Adam: 2), a rank holds
+
+=====  ==============  ==============  ===================================
+stage  parameters      gradients       state
+=====  ==============  ==============  ===================================
+0      4 P             4 P             4 k P           (no sharding)
+1      4 P             4 P + 4 P / N   4 k P / N
+2      4 P             4 P / N         4 k P / N
+=====  ==============  ==============  ===================================
+
+Between steps, that is: in stage 2 gradients are whole while backward runs, and given back as they are summed. While it
+sums, a step holds them once more, as one tensor.
+Stage 3 is torch's: ``torch.distributed.fsdp.fully_shard``, on torch's own default process group.
+
+What always holds: all ranks have the same bits in all parameters after a step, and they are those that the
+unsharded optimizer would give, if it steps each number by itself (SGD, Adam, AdamW, Adagrad, RMSprop; not
+those that look at whole tensors, such as Adafactor, LBFGS or Muon). Owner: the training thread.
+
+Source:
+    Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from collective.errors import GroupError, TensorError
+from collective.group import Group
+from collective.ring import all_gather, own_chunk, reduce_scatter
+
+MakeOptimizer = Callable[[Sequence[Tensor]], Optimizer]
+
+_WHOLE_TENSOR = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
+"""Optimizers of torch whose step of a number depends on its tensor, or that take no plain gradients."""
+
+
+class ShardedOptimizer:
+    """An optimizer of which each rank holds a part. Made on every rank, for the same parameters.
+
+    Use: backward on each rank's own batch, then ``step(weight)``.
+    """
+
+    def __init__(
+        self,
+        named: Iterable[tuple[str, nn.Parameter]],
+        make: MakeOptimizer,
+        group: Group,
+        *,
+        stage: int = 1,
+    ) -> None:
+        """Lay the parameters into one tensor, which they are views of from now on.
+
+        Args:
+            named: names and parameters, in the same order and with the same values on all ranks.
+            make: makes the optimizer of the tensors that it gets, such as
+                ``lambda parameters: torch.optim.Adam(parameters, lr=0.001)``.
+            group: the ranks.
+            stage: 1: optimizer state is split; 2: gradients too.
+
+        Raises:
+            GroupError: an unknown stage, or an optimizer that looks at whole tensors.
+            TensorError: a parameter that is not float32 in host memory.
+        """
+        if stage not in (1, 2):
+            raise GroupError(f"stage must be 1 or 2, got {stage}; 3 is torch's fully_shard")
+        wanted = [(name, p) for name, p in named if p.requires_grad]
+        for name, parameter in wanted:
+            if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+                raise TensorError(
+                    f"{name}: sharded parameters are float32 on cpu, got {parameter.dtype} "
+                    f"on {parameter.device}"
+                )
+        self._group = group
+        self._stage = stage
+        self._parameters = [parameter for _, parameter in wanted]
+        count = sum(parameter.numel() for parameter in self._parameters)
+        self._flat = torch.empty(count)
+        self._chunk = nn.Parameter(self._flat[own_chunk(count, group)])  # a view: stepped in place
+        self.optimizer = make([self._chunk])
+        name = type(self.optimizer).__name__
+        if name in _WHOLE_TENSOR:
+            raise GroupError(f"{name} looks at whole tensors, so it cannot step a chunk of them")
+        for parameter, part in zip(self._parameters, self._parts(self._flat), strict=True):
+            part.copy_(parameter.detach().reshape(-1))
+            parameter.data = part.view(parameter.shape)
+
+    def step(self, weight: float = 1.0) -> float:
+        """Average the gradients over the ranks, and step all parameters. All ranks call it.
+
+        Args:
+            weight: of this rank's gradients, such as the samples of its batch; 0: it had none.
+
+        Returns:
+            Σ weight over the ranks; 0: nobody had a batch, and nothing was stepped.
+
+        Raises:
+            MissingRanksError: a rank did not come; parameters hold neither old nor new values.
+        """
+        # The weight is summed in the ring's order too, so all ranks divide by the same bits.
+        total = torch.tensor([weight], dtype=torch.float64)
+        self._group.all_reduce(total, what="sharded step: weights")
+        if not float(total) > 0.0:
+            return 0.0
+        sums = self._weighed(weight)
+        own = reduce_scatter(sums, self._group, what="sharded step: gradients")
+        # A copy: a view would keep the whole in memory until the next step.
+        self._chunk.grad = sums[own].div(float(total))
+        del sums
+        self.optimizer.step()
+        what = "sharded step: parameters"
+        all_gather(self._flat, self._group, wire=self._flat.dtype, what=what)
+        return float(total)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients; call it before the next backward."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def held_bytes(self) -> dict[str, int]:
+        """Return the bytes this rank holds now, of parameters, gradients and optimizer state."""
+        grads = [p.grad for p in (*self._parameters, self._chunk) if p.grad is not None]
+        state = [
+            value
+            for values in self.optimizer.state.values()
+            for value in values.values()
+            if isinstance(value, Tensor) and value.dim()  # not Adam's count of steps
+        ]
+        return {
+            "parameters": _num_bytes([self._flat]),
+            "gradients": _num_bytes(grads),
+            "state": _num_bytes(state),
+        }
+
+    def _weighed(self, weight: float) -> Tensor:
+        """Return weight · gradients as one tensor. In stage 2 each is given back as it is read."""
+        sums = torch.zeros_like(self._flat)
+        for parameter, part in zip(self._parameters, self._parts(sums), strict=True):
+            if parameter.grad is not None and weight != 0.0:
+                part.copy_(parameter.grad.reshape(-1)).mul_(weight)
+            if self._stage == 2:
+                parameter.grad = None
+        return sums
+
+    def _parts(self, flat: Tensor) -> list[Tensor]:
+        """Return each parameter's part of a flat tensor."""
+        sizes = [parameter.numel() for parameter in self._parameters]
+        return list(torch.split(flat, sizes)) if sizes else []
+
+
+def _num_bytes(tensors: Sequence[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
