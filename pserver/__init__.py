@@ -19,7 +19,7 @@ from pserver.client.inputs import as_keys
 from pserver.client.inspected import Inspected
 from pserver.client.leases import Leases, RowRange
 from pserver.client.pending import PendingPull, PendingPush
-from pserver.config import ClientSettings, GroupSettings, ServeSettings, Settings
+from pserver.config import AccessSettings, ClientSettings, GroupSettings, ServeSettings, Settings
 from pserver.embedded import Cluster, embedded
 from pserver.errors import (
     BarrierError,
@@ -29,6 +29,7 @@ from pserver.errors import (
     ConfigError,
     DeadlineError,
     DenseInitError,
+    ForbiddenError,
     GroupError,
     InternalError,
     JournalError,
@@ -36,6 +37,7 @@ from pserver.errors import (
     NotYetError,
     OverloadedError,
     PserverError,
+    QuotaError,
     RequestError,
     RestartedError,
     ShapeError,
@@ -45,6 +47,7 @@ from pserver.errors import (
     TableFullError,
     TableStoppedError,
     TransientError,
+    UnauthenticatedError,
     UnavailableError,
     UnknownTableError,
     nearest,
@@ -64,6 +67,7 @@ from pserver.table.optimizer_file import load_rule, load_rules
 __all__ = [
     "GOLDEN",
     "USAGE_EXIT",
+    "AccessSettings",
     "BarrierError",
     "BusyError",
     "ChangedKeys",
@@ -81,6 +85,7 @@ __all__ = [
     "DensePulled",
     "DenseSpec",
     "Distinct",
+    "ForbiddenError",
     "Given",
     "Group",
     "GroupError",
@@ -100,6 +105,7 @@ __all__ = [
     "PendingPull",
     "PendingPush",
     "PserverError",
+    "QuotaError",
     "RequestError",
     "RestartedError",
     "Restored",
@@ -118,6 +124,7 @@ __all__ = [
     "TableSpec",
     "TableStoppedError",
     "TransientError",
+    "UnauthenticatedError",
     "UnavailableError",
     "UnknownTableError",
     "__version__",

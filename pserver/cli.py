@@ -6,6 +6,7 @@ that is not there.
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import sys
@@ -18,11 +19,12 @@ from rich.console import Console
 from rich.table import Table
 
 from pserver._version import __version__
+from pserver.cli_certs import add_certs
 from pserver.cli_checkpoint import add_checkpoint, checkpoint
 from pserver.cli_export import add_export
 from pserver.cli_journal import add_journal, add_promote, journal, promote
 from pserver.cli_lifecycle import add_commands
-from pserver.cli_shared import add_cluster_flags, connect_given, console
+from pserver.cli_shared import add_cluster_flags, client_settings, connect_given, console
 from pserver.cli_tables import (
     inspected_facts,
     inspected_lines,
@@ -35,7 +37,8 @@ from pserver.cli_tables import (
 from pserver.cli_trainers import group_facts, group_lines
 from pserver.client.channel import GrpcChannel
 from pserver.client.connect import stats_of_each
-from pserver.config import ServeSettings
+from pserver.client.credentials import Credentials
+from pserver.config import AccessSettings, ServeSettings
 from pserver.errors import ConfigError, PserverError, RequestError, UnavailableError
 from pserver.logs import configure_logs
 from pserver.options import (
@@ -98,6 +101,7 @@ def make_parser() -> CommandParser:
 
     add_commands(commands.add_parser)
     add_export(commands.add_parser)
+    add_certs(commands.add_parser)
     _add_plan(commands.add_parser("plan", help="tell what a table will cost, without a server"))
 
     checkpoints = commands.add_parser("checkpoint", help="save, load and look after checkpoints")
@@ -167,6 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our errors say it better
     given = make_parser().parse_args(arguments)
+    given.environ = os.environ
     run: Callable[[argparse.Namespace], None] = given.run
     try:
         run(given)
@@ -191,7 +196,16 @@ def _serve(given: argparse.Namespace) -> None:
     )
     configure_logs(settings.log_level)
     load_rules(settings.rule)
-    uvloop.run(serve(settings, announce=lambda line: print(line, flush=True), connect=GrpcChannel))
+    shown = Credentials(
+        AccessSettings(
+            tls_cert=settings.tls_cert,
+            tls_key=settings.tls_key,
+            tls_ca=settings.tls_ca,
+            token_file=settings.standby_token_file,
+        )
+    )
+    follow = functools.partial(GrpcChannel, credentials=shown)
+    uvloop.run(serve(settings, announce=lambda line: print(line, flush=True), connect=follow))
 
 
 def _status(given: argparse.Namespace) -> None:
@@ -203,7 +217,9 @@ def _status(given: argparse.Namespace) -> None:
     except UnavailableError:
         # One shard is down: the others are shown all the same, and the error is said after them.
         endpoints = split_endpoints(given.ps, where="--ps")
-        answers = stats_of_each(endpoints, timeout_s=min(given.timeout, _LOOK_S))
+        answers = stats_of_each(
+            endpoints, settings=client_settings(given), timeout_s=min(given.timeout, _LOOK_S)
+        )
         if all(isinstance(answer, PserverError) for answer in answers):
             raise
         facts = [

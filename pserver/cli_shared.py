@@ -9,7 +9,8 @@ from rich.console import Console
 
 from pserver.client.client import Client
 from pserver.client.connect import connect
-from pserver.config import ClientSettings
+from pserver.config import AccessSettings, ClientSettings
+from pserver.options import add_flags, resolve
 
 _MIB = 1 << 20
 _GIB = 1 << 30
@@ -21,14 +22,25 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ps", required=True, metavar="HOST:PORT,...", help="shard 0 first")
     parser.add_argument("--timeout", type=float, default=10.0, help="seconds (default: 10)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_flags(parser, AccessSettings)
+
+
+def client_settings(given: argparse.Namespace) -> ClientSettings:
+    """Return how the flags and the environment have a client talk to the cluster.
+
+    Raises:
+        ConfigError: a value is refused.
+    """
+    access, origins = resolve(AccessSettings, vars(given), environ=given.environ, prefix="PSERVER_")
+    values = {name: value for name, value in access if value is not None}
+    return ClientSettings.make(
+        {"timeout_s": given.timeout, **values}, origins={"timeout_s": "flag --timeout", **origins}
+    )
 
 
 def connect_given(given: argparse.Namespace) -> Client:
     """Return a client of the cluster that the flags name."""
-    settings = ClientSettings.make(
-        {"timeout_s": given.timeout}, origins={"timeout_s": "flag --timeout"}
-    )
-    return connect(given.ps, settings=settings, connect_s=given.timeout)
+    return connect(given.ps, settings=client_settings(given), connect_s=given.timeout)
 
 
 def console() -> Console:

@@ -87,7 +87,43 @@ def _explain(kind: type[Settings], error: ValidationError, origins: Mapping[str,
     return "; ".join(lines)
 
 
-class ServeSettings(Settings):
+class TlsSettings(Settings):
+    """The files of mutual TLS: all three, or none. They are read again when they change."""
+
+    tls_cert: Annotated[
+        str | None,
+        Field(description="PEM file with the certificate of this process; none: no TLS"),
+    ] = None
+    tls_key: Annotated[str | None, Field(description="PEM file with its key")] = None
+    tls_ca: Annotated[
+        str | None,
+        Field(
+            description="PEM file with the authorities whose certificates the other side may show"
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        """Refuse a part of the three."""
+        files = {n: getattr(self, n) for n in ("tls_cert", "tls_key", "tls_ca")}
+        missing = [name for name, file in files.items() if file is None]
+        if 0 < len(missing) < len(files):
+            raise ValueError(
+                f"TLS takes tls_cert, tls_key and tls_ca together: {', '.join(missing)} missing"
+            )
+        return self
+
+
+class AccessSettings(TlsSettings):
+    """What a client shows its servers."""
+
+    token_file: Annotated[
+        str | None,
+        Field(description="file with the token that is sent with each call; none: no token"),
+    ] = None
+
+
+class ServeSettings(TlsSettings):
     """One pserver process."""
 
     shard: Annotated[
@@ -106,6 +142,32 @@ class ServeSettings(Settings):
     )
     metrics_bind: Annotated[
         str | None, Field(description="HOST:PORT of the Prometheus page; none when not given")
+    ] = None
+    token_file: Annotated[
+        str | None,
+        Field(description="TOML file of tokens and their roles; none: everybody may do everything"),
+    ] = None
+    insecure_bind: Annotated[
+        bool,
+        Field(description="listen beyond this machine though TLS or tokens are not given"),
+    ] = False
+    table_rows_max: Annotated[
+        int | None,
+        Field(
+            ge=1, description="rows that each table may have on this shard; none: its capacity_max"
+        ),
+    ] = None
+    table_bytes_max: Annotated[
+        int | None,
+        Field(ge=1, description="bytes that each table may take on this shard; none: any"),
+    ] = None
+    new_rows_per_minute: Annotated[
+        int | None,
+        Field(ge=1, description="new rows a table and minute on this shard; none: any"),
+    ] = None
+    new_rows_per_call: Annotated[
+        int | None,
+        Field(ge=1, description="new rows a table and request; none: any"),
     ] = None
     drain_s: Annotated[
         float,
@@ -158,6 +220,10 @@ class ServeSettings(Settings):
         str | None,
         Field(description="HOST:PORT of the server to follow; it takes no requests until promoted"),
     ] = None
+    standby_token_file: Annotated[
+        str | None,
+        Field(description="file with an admin token of the server to follow; none: no token"),
+    ] = None
     acknowledge: Annotated[
         Literal["local", "standby"],
         Field(description="standby: replies wait until the standby has what they acknowledge"),
@@ -184,6 +250,10 @@ class ServeSettings(Settings):
                 raise ValueError("restore of a version needs checkpoint_dir: where versions lie")
         if self.journal is None and (self.standby_of or self.acknowledge != "local"):
             raise ValueError("standby_of and acknowledge need journal: what a standby follows")
+        if self.standby_token_file and self.standby_of is None:
+            raise ValueError(
+                "standby_token_file needs standby_of: the server that is shown the token"
+            )
         if self.standby_of and self.restore not in (None, "none", "latest"):
             raise ValueError("standby_of takes no version to restore: it follows the other server")
         if self.read_only and (self.restore in (None, "none") or self.journal is not None):
@@ -199,7 +269,7 @@ class ServeSettings(Settings):
         return self
 
 
-class ClientSettings(Settings):
+class ClientSettings(AccessSettings):
     """How a client talks to its servers."""
 
     timeout_s: Annotated[

@@ -8,6 +8,8 @@
     │   ├── UnknownTableError    no table of that name
     │   ├── SpecMismatchError    a table of that name with another spec
     │   ├── DenseInitError       a dense table has no values yet, or has some already
+    │   ├── UnauthenticatedError no token, or one that the server does not know
+    │   ├── ForbiddenError       the token's role is not enough for the method or table
     │   ├── ShapeError           lengths, dtypes or bytes that do not fit
     │   └── NotFiniteError       NaN, infinity or a number too large to compute with
     ├── TransientError           the world's; the send queue retries until the deadline
@@ -16,6 +18,7 @@
     │   ├── StorageError         the server's disk takes no more, so it changes nothing
     │   └── NotYetError          what it waits for has not come yet; asked again at once
     ├── TableFullError           no room for a new row
+    ├── QuotaError               over what the server lets one table have
     ├── TableStoppedError        a table that takes no more pushes after a bad one
     ├── BusyError                a table is being walked over already
     ├── ClusterError             the servers do not form the cluster that was asked for
@@ -59,6 +62,14 @@ class DenseInitError(RequestError):
     """A dense table has no values yet, or was to get first values twice. Nothing was applied."""
 
 
+class UnauthenticatedError(RequestError):
+    """No token came, or none that the server knows. The request was not looked at."""
+
+
+class ForbiddenError(RequestError):
+    """The token's role is not enough for the method, or for a table. Nothing was applied."""
+
+
 class ShapeError(RequestError):
     """Lengths, dtypes or bytes do not fit together. Nothing was applied."""
 
@@ -89,6 +100,10 @@ class NotYetError(TransientError):
 
 class TableFullError(PserverError):
     """No room for a new row: raise ``capacity_max``. Nothing was applied."""
+
+
+class QuotaError(PserverError):
+    """More rows or bytes than the server's settings let a table have. Nothing was applied."""
 
 
 class TableStoppedError(PserverError):

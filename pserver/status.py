@@ -20,6 +20,8 @@ _CODES: dict[type[errors.PserverError], grpc.StatusCode] = {
     errors.UnknownTableError: grpc.StatusCode.NOT_FOUND,
     errors.SpecMismatchError: grpc.StatusCode.ALREADY_EXISTS,
     errors.DenseInitError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+    errors.ForbiddenError: grpc.StatusCode.PERMISSION_DENIED,
     errors.ShapeError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.NotFiniteError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.TransientError: grpc.StatusCode.UNAVAILABLE,
@@ -28,6 +30,7 @@ _CODES: dict[type[errors.PserverError], grpc.StatusCode] = {
     errors.StorageError: grpc.StatusCode.UNAVAILABLE,
     errors.NotYetError: grpc.StatusCode.UNAVAILABLE,
     errors.TableFullError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.QuotaError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.TableStoppedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.BusyError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ClusterError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -51,6 +54,8 @@ _BY_CODE: dict[grpc.StatusCode, type[errors.PserverError]] = {
     grpc.StatusCode.CANCELLED: errors.UnavailableError,
     grpc.StatusCode.UNIMPLEMENTED: errors.ClusterError,
     grpc.StatusCode.INVALID_ARGUMENT: errors.RequestError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.ForbiddenError,
 }
 
 

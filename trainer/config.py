@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pserver import ClientSettings, Settings
+from pserver import AccessSettings, ClientSettings, Settings
 from trainer.strategy import Strategy
 
 TRAINERS_MAX = 1024
@@ -98,7 +98,7 @@ class DataSettings(Settings):
         return self
 
 
-class RunSettings(Strategy, DataSettings):
+class RunSettings(Strategy, DataSettings, AccessSettings):
     """One training run."""
 
     ps: Annotated[
@@ -220,6 +220,14 @@ class RunSettings(Strategy, DataSettings):
     ] = ClientSettings().window
 
     @model_validator(mode="after")
+    def _check_access(self) -> Self:
+        """Refuse certificates and a token that nobody would be shown."""
+        for name in AccessSettings.model_fields:
+            if getattr(self, name) is not None and self.ps is None:
+                raise ValueError(f"{name} has no effect without ps: embedded shards have no port")
+        return self
+
+    @model_validator(mode="after")
     def _check_run(self) -> Self:
         """Refuse settings that contradict each other or would have no effect."""
         for name, other in _IDLE_WITH.items():
@@ -299,4 +307,5 @@ class RunSettings(Strategy, DataSettings):
             window=self.window,
             send_queue_size=self.send_queue_size,
             send_queue_bytes=self.send_queue_bytes,
+            **{name: getattr(self, name) for name in AccessSettings.model_fields},
         )

@@ -4,15 +4,15 @@ Rooms before and after: ``sendqueue`` decides when and how often; behind it is g
 embedded mode a servicer in this process (``pserver.embedded``).
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import grpc
 
+from pserver.client.connection import Connection
+from pserver.client.credentials import OPEN, Credentials
 from pserver.deadline import Deadline
 from pserver.errors import DeadlineError, PserverError, UnavailableError
 from pserver.status import from_status
-from pserver.transport import SERVICE, client_options
 
 
 class Channel(Protocol):
@@ -37,9 +37,6 @@ class Channel(Protocol):
         ...
 
 
-Call = Callable[..., Awaitable[bytes]]
-
-
 def no_answer(method: str, endpoint: str, timeout_s: float) -> DeadlineError:
     """Return the error of a call that was not answered in time."""
     return DeadlineError(f"{method}: no answer from {endpoint} within {timeout_s:.1f} s")
@@ -48,19 +45,17 @@ def no_answer(method: str, endpoint: str, timeout_s: float) -> DeadlineError:
 class GrpcChannel:
     """A channel to a server process. Made and used on the client's event loop."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, credentials: Credentials = OPEN) -> None:
         """Name the server; the connection is made by the first call.
 
         Args:
             endpoint: HOST:PORT; a name is resolved again at each reconnect. ``HOST:PORT|HOST:PORT`` is a
                 server and its standby: when one cannot be reached, or is a standby still, the next
                 try goes to the other.
+            credentials: what a server is shown.
         """
         self._endpoints = endpoint.split("|")
-        self._channels = [
-            grpc.aio.insecure_channel(name, options=client_options()) for name in self._endpoints
-        ]
-        self._methods: list[dict[str, Call]] = [{} for _ in self._endpoints]
+        self._connections = [Connection(name, credentials) for name in self._endpoints]
         self._turn = 0
 
     @property
@@ -71,12 +66,8 @@ class GrpcChannel:
     async def call(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
         """Send one request and return the reply; see ``Channel.call``."""
         turn, timeout_s = self._turn, deadline.remaining_s
-        stub = self._methods[turn].get(method)
-        if stub is None:
-            stub = self._channels[turn].unary_unary(f"/{SERVICE}/{method}")
-            self._methods[turn][method] = stub
         try:
-            return await stub(message, timeout=timeout_s)
+            return await self._connections[turn].send(method, message, timeout_s=timeout_s)
         except grpc.aio.AioRpcError as error:
             failure = self._translate(method, error, self._endpoints[turn], timeout_s)
         if isinstance(failure, UnavailableError | DeadlineError) and turn == self._turn:
@@ -96,5 +87,5 @@ class GrpcChannel:
 
     async def close(self) -> None:
         """Close every connection."""
-        for channel in self._channels:
-            await channel.close()
+        for connection in self._connections:
+            await connection.close()

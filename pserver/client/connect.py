@@ -10,10 +10,11 @@ from typing import Any
 
 from pserver.client.channel import Channel, GrpcChannel
 from pserver.client.client import Client
+from pserver.client.credentials import Credentials
 from pserver.client.membership import check_cluster
 from pserver.client.runtime import Runtime
 from pserver.client.sendqueue import SendQueue
-from pserver.config import ClientSettings
+from pserver.config import AccessSettings, ClientSettings
 from pserver.deadline import Deadline
 from pserver.errors import (
     ClusterError,
@@ -113,31 +114,36 @@ def connect(
         A client; close it, or use it as a context manager.
 
     Raises:
-        ConfigError: an endpoint is no HOST:PORT.
+        ConfigError: an endpoint is no HOST:PORT, or a file of the settings cannot be used.
+        UnauthenticatedError: the servers want a token, and none of theirs came.
         UnavailableError: a server does not answer; it is named.
         ClusterError: the servers are not shards 0, 1, ... of one cluster of this size and wire
             version; the message names the endpoint, what was expected and what came.
     """
     names = split_endpoints(endpoints, where="servers")
+    chosen = settings or ClientSettings()
+    credentials = Credentials(chosen)
     return make_client(
-        lambda: [GrpcChannel(name) for name in names],
-        settings=settings or ClientSettings(),
+        lambda: [GrpcChannel(name, credentials) for name in names],
+        settings=chosen,
         connect_s=connect_s,
     )
 
 
 def stats_of_each(
-    endpoints: Sequence[str], *, timeout_s: float
+    endpoints: Sequence[str], *, settings: AccessSettings, timeout_s: float
 ) -> list[pb.StatsReply | PserverError]:
     """Return each server's counters, or why it gave none: a look at a cluster that is not whole.
 
     Args:
         endpoints: HOST:PORT each.
+        settings: what the servers are shown.
         timeout_s: seconds that they get.
     """
+    credentials = Credentials(settings)
 
     async def one(name: str) -> pb.StatsReply | PserverError:
-        channel = GrpcChannel(name)
+        channel = GrpcChannel(name, credentials)
         try:
             reply = await channel.call("Stats", b"", deadline=Deadline.after(timeout_s))
             return parse_small(pb.StatsReply, reply)

@@ -22,22 +22,27 @@ import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import start_http_server
 
 from pserver.checkpoint.places import open_store
 from pserver.config import ServeSettings
-from pserver.errors import ConfigError
+from pserver.errors import ConfigError, ForbiddenError, UnauthenticatedError
 from pserver.journal.commit import loss_bound
 from pserver.journal.folder import segments
 from pserver.journal.writer import Begun, Journal
 from pserver.malloc import keep_large_blocks
+from pserver.server.audit import AUDITED, Audit
+from pserver.server.auth import Access
 from pserver.server.follow import Follower
 from pserver.server.methods import METHODS, SHORT
+from pserver.server.metrics_page import start_metrics_page
+from pserver.server.quota import quota_of
+from pserver.server.secure import check_binds, port_credentials
 from pserver.server.servicer import Servicer
 from pserver.server.standby import Primary, stand_by
 from pserver.status import ERROR_KEY, to_status
 from pserver.table.sparse import warmup
 from pserver.table.storage import open_storage
+from pserver.tls import FreshTls, tls_of
 from pserver.transport import SERVICE, server_options, split_endpoint
 
 log = structlog.get_logger(__name__)
@@ -53,18 +58,36 @@ SECOND_SIGNAL_EXIT = 130
 Handler = Callable[[bytes, "grpc.aio.ServicerContext[bytes, bytes]"], Awaitable[bytes]]
 
 
-def _handler(servicer: Servicer, method: str) -> Handler:
-    """Return the function that gRPC calls for a method."""
+def _handler(servicer: Servicer, method: str, access: Access, audit: Audit) -> Handler:
+    """Return the function that gRPC calls for a method.
+
+    A call is judged here, before the servicer sees it: embedded mode has no port and asks for no token.
+    """
 
     async def handle(message: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
+        token, outcome = "", "CANCELLED"  # what it stays if the caller goes away
         try:
-            return await servicer.call(method, message)
+            if not access.is_open:
+                grant = access.grant_of(context.invocation_metadata() or ())
+                token = grant.name
+                access.check(grant, method, message)
+            reply = await servicer.call(method, message)
+            outcome = "OK"
         except Exception as error:
-            code, text, name = to_status(error)
-            if name == "InternalError":
+            code, text, outcome = to_status(error)
+            if isinstance(error, UnauthenticatedError | ForbiddenError):
+                servicer.metrics.count(
+                    method, code.name, seconds=0.0, received=len(message), sent=0
+                )
+            if outcome == "InternalError":
                 log.exception("request failed by our own mistake", method=method)
-            await context.abort(code, text, ((ERROR_KEY, name),))
+            await context.abort(code, text, ((ERROR_KEY, outcome),))
             raise AssertionError("abort always raises") from error
+        else:
+            return reply
+        finally:
+            if method in AUDITED:
+                audit.tell(method, message, token=token, peer=context, outcome=outcome)
 
     return handle
 
@@ -78,29 +101,40 @@ class Listening:
     port: int
 
 
-async def listen(servicer: Servicer, *, bind: str) -> Listening:
+async def listen(
+    servicer: Servicer, *, bind: str, access: Access | None = None, tls: FreshTls | None = None
+) -> Listening:
     """Open the port and serve.
 
     Args:
         servicer: answers.
         bind: HOST:PORT; port 0 takes a free one.
+        access: the tokens; None: everybody may do everything. With tokens there is no reflection, which asks
+            for none; health is told to all.
+        tls: of the port; None: plain.
 
     Raises:
         ConfigError: the port is taken or not ours to open; the message names it.
     """
     split_endpoint(bind, where="--bind")
     server = grpc.aio.server(options=server_options())
+    judge, audit = access or Access(None), Audit()
     handlers = {
-        name: grpc.unary_unary_rpc_method_handler(_handler(servicer, name)) for name in METHODS
+        name: grpc.unary_unary_rpc_method_handler(_handler(servicer, name, judge, audit))
+        for name in METHODS
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection(
-        (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-    )
+    if judge.is_open:
+        reflection.enable_server_reflection(
+            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+        )
     try:
-        port = server.add_insecure_port(bind)
+        if tls is None:
+            port = server.add_insecure_port(bind)
+        else:
+            port = server.add_secure_port(bind, port_credentials(tls))
     except RuntimeError as error:
         raise ConfigError(
             f"--bind {bind}: cannot listen there: the port is taken or not allowed ({error})"
@@ -126,14 +160,15 @@ async def drain(servicer: Servicer, listening: Listening, *, drain_s: float) -> 
     servicer.close()
 
 
-def _start_metrics(servicer: Servicer, bind: str) -> None:
-    """Serve the Prometheus page from a thread of its own."""
-    host, port = split_endpoint(bind, where="--metrics-bind")
-    try:
-        server, _ = start_http_server(port, host, registry=servicer.metrics.registry)
-    except OSError as error:
-        raise ConfigError(f"--metrics-bind {bind}: cannot listen there: {error}") from error
-    log.info("metrics page ready", address=f"{host}:{server.server_port}")
+def _start_metrics(servicer: Servicer, settings: ServeSettings) -> None:
+    """Serve the Prometheus page, if it is asked for, from a thread with files of its own."""
+    if settings.metrics_bind is not None:
+        start_metrics_page(
+            servicer.metrics.registry,
+            settings.metrics_bind,
+            tls=tls_of(settings),
+            access=Access(settings.token_file),
+        )
 
 
 async def _restore(
@@ -197,6 +232,23 @@ def _following(servicer: Servicer, settings: ServeSettings) -> "asyncio.Task[Non
     return None
 
 
+def _servicer(settings: ServeSettings) -> Servicer:
+    """Return the shard that the settings describe, without tables."""
+    servicer = Servicer(
+        shard=settings.shard,
+        num_shards=settings.shards,
+        queue_max=settings.queue_max,
+        storage=open_storage(settings.storage_dir),
+        on_loop=() if settings.storage_dir else SHORT,  # a row on a file may wait for a disk
+        store=open_store(
+            settings.checkpoint_dir, where="--checkpoint-dir", writes=not settings.read_only
+        ),
+    )
+    servicer.is_read_only = settings.read_only
+    servicer.quota = quota_of(settings, servicer.pushes)
+    return servicer
+
+
 async def serve(
     settings: ServeSettings,
     *,
@@ -216,17 +268,9 @@ async def serve(
     keep_large_blocks()
     sys.setswitchinterval(_SWITCH_S)
     log.info("starting", **settings.model_dump())
-    servicer = Servicer(
-        shard=settings.shard,
-        num_shards=settings.shards,
-        queue_max=settings.queue_max,
-        storage=open_storage(settings.storage_dir),
-        on_loop=() if settings.storage_dir else SHORT,  # a row on a file may wait for a disk
-        store=open_store(
-            settings.checkpoint_dir, where="--checkpoint-dir", writes=not settings.read_only
-        ),
-    )
-    servicer.is_read_only = settings.read_only
+    check_binds(settings)
+    tls, access = tls_of(settings), Access(settings.token_file)
+    servicer = _servicer(settings)
     # Before the warm-up: process 1 of a container ignores a signal that nobody handles.
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -237,9 +281,8 @@ async def serve(
         servicer.close()
         return
     gc.freeze()  # a full collection would go through all modules: 140 ms, in which nobody is answered
-    if settings.metrics_bind is not None:
-        _start_metrics(servicer, settings.metrics_bind)
-    listening = await listen(servicer, bind=settings.bind)
+    _start_metrics(servicer, settings)
+    listening = await listen(servicer, bind=settings.bind, access=access, tls=tls)
     host, _ = split_endpoint(settings.bind, where="--bind")
     announce(f"shard {settings.shard} of {settings.shards} ready on {host}:{listening.port}")
 

@@ -4,7 +4,8 @@ Rooms before and after: ``app`` offers them, ``servicer`` runs them, ``recording
 this what a journal holds.
 
 What always holds: a method that changes state leaves a record of it, in one of the ways that are declared
-here. The numbers stand in journals, so none is ever given another meaning.
+here, and says which role a token must have. The numbers stand in journals, so none is ever given another
+meaning.
 """
 
 import enum
@@ -21,6 +22,14 @@ class Effect(enum.Enum):
     NOTES = "it records what it changes, if it changes anything"
 
 
+class Role(enum.IntEnum):
+    """What a token may do; each may also do what stands before it."""
+
+    READ = 1
+    TRAIN = 2
+    ADMIN = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """One method.
@@ -28,41 +37,43 @@ class Method:
     Attributes:
         number: of its records.
         effect: on the state.
+        role: that its sender needs, where the server has tokens; ``auth`` says on which tables.
         is_short: of a few milliseconds at most while rows are in memory: one pass over one message.
     """
 
     number: int
     effect: Effect
+    role: Role
     is_short: bool = False
 
 
 METHODS: Final = {
-    "Describe": Method(1, Effect.READS),
-    "CreateTable": Method(2, Effect.WRITES),
-    "Pull": Method(3, Effect.MAKES, is_short=True),
-    "Push": Method(4, Effect.WRITES, is_short=True),
-    "Assign": Method(5, Effect.WRITES, is_short=True),
-    "CreateDense": Method(6, Effect.WRITES),
-    "InitDense": Method(7, Effect.WRITES),
-    "PushDense": Method(8, Effect.WRITES, is_short=True),
-    "PullDense": Method(9, Effect.READS, is_short=True),
-    "PushDelta": Method(10, Effect.WRITES, is_short=True),
-    "PushDenseDelta": Method(11, Effect.WRITES, is_short=True),
-    "PullChanged": Method(12, Effect.WRITES),  # the first one of a table opens its log
-    "Clear": Method(13, Effect.WRITES),
-    "Drop": Method(14, Effect.WRITES),
-    "Shrink": Method(15, Effect.NOTES),
-    "TopKeys": Method(16, Effect.READS),
-    "Save": Method(17, Effect.NOTES),
-    "Load": Method(18, Effect.NOTES),
-    "Stats": Method(19, Effect.READS),
-    "Join": Method(20, Effect.WRITES),
-    "Heartbeat": Method(21, Effect.NOTES),
-    "Leave": Method(22, Effect.WRITES),
-    "Lease": Method(23, Effect.WRITES),
-    "Inspect": Method(24, Effect.READS),
-    "Feed": Method(25, Effect.READS),
-    "Promote": Method(26, Effect.READS),
+    "Describe": Method(1, Effect.READS, Role.READ),
+    "CreateTable": Method(2, Effect.WRITES, Role.TRAIN),
+    "Pull": Method(3, Effect.MAKES, Role.READ, is_short=True),  # to make rows: TRAIN
+    "Push": Method(4, Effect.WRITES, Role.TRAIN, is_short=True),
+    "Assign": Method(5, Effect.WRITES, Role.TRAIN, is_short=True),
+    "CreateDense": Method(6, Effect.WRITES, Role.TRAIN),
+    "InitDense": Method(7, Effect.WRITES, Role.TRAIN),
+    "PushDense": Method(8, Effect.WRITES, Role.TRAIN, is_short=True),
+    "PullDense": Method(9, Effect.READS, Role.READ, is_short=True),
+    "PushDelta": Method(10, Effect.WRITES, Role.TRAIN, is_short=True),
+    "PushDenseDelta": Method(11, Effect.WRITES, Role.TRAIN, is_short=True),
+    "PullChanged": Method(12, Effect.WRITES, Role.TRAIN),  # the first one of a table opens its log
+    "Clear": Method(13, Effect.WRITES, Role.ADMIN),
+    "Drop": Method(14, Effect.WRITES, Role.ADMIN),
+    "Shrink": Method(15, Effect.NOTES, Role.ADMIN),
+    "TopKeys": Method(16, Effect.READS, Role.READ),
+    "Save": Method(17, Effect.NOTES, Role.ADMIN),
+    "Load": Method(18, Effect.NOTES, Role.ADMIN),
+    "Stats": Method(19, Effect.READS, Role.READ),
+    "Join": Method(20, Effect.WRITES, Role.TRAIN),
+    "Heartbeat": Method(21, Effect.NOTES, Role.TRAIN),
+    "Leave": Method(22, Effect.WRITES, Role.TRAIN),
+    "Lease": Method(23, Effect.WRITES, Role.TRAIN),
+    "Inspect": Method(24, Effect.READS, Role.READ),
+    "Feed": Method(25, Effect.READS, Role.ADMIN),
+    "Promote": Method(26, Effect.READS, Role.ADMIN),
 }
 """Every method, in the order of the service's definition."""
 

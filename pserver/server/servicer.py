@@ -45,6 +45,7 @@ from pserver.server.methods import METHODS, Effect, Own
 from pserver.server.once import Once
 from pserver.server.pulls import Pulls
 from pserver.server.pushes import Pushes
+from pserver.server.quota import Quota
 from pserver.server.recording import Recorder, number_body, number_of, rows_of
 from pserver.server.recovery import Recovery
 from pserver.server.report import Report, Tallies, describe, stats
@@ -89,8 +90,7 @@ class Servicer:
             raise ConfigError(
                 f"shard must be in [0, {num_shards - 1}] for a cluster of {num_shards}, got {shard}"
             )
-        self.shard = shard
-        self.num_shards = num_shards
+        self.shard, self.num_shards = shard, num_shards
         self.incarnation = secrets.randbits(63) | 1  # never 0, which means "any"
         self.is_draining = self.is_read_only = False
         self._partitions = partitions_of_shard(shard, num_shards)
@@ -113,12 +113,13 @@ class Servicer:
             check_incarnation=self._check_incarnation,
         )
         self._align = Align(self._group.members, self._group.rounds, self._progress)
-        self._pushes = self._make_pushes()
+        self.pushes = self._make_pushes()
         self._started_s = time.monotonic()
         groups = group_series(self._group.members, self._group.rounds)
         self.metrics = Metrics([*series(self._report), *groups, *journal_series(self.role.feed)])
         self._work = self._methods()
         self._gate = Gate()
+        self.quota: Quota | None = None  # asked before anything is recorded; a replay does not ask
         self._saves, self.loads, self.recovery = self._checkpoints(
             store, functools.partial(Registry, storage=storage)
         )
@@ -150,7 +151,7 @@ class Servicer:
             self._leases,
             self._lifecycle,
             self._geo,
-            self._pushes,
+            self.pushes,
         )
         owner = Shard(
             shard=self.shard,
@@ -214,7 +215,7 @@ class Servicer:
         )
         pulls = Pulls(
             self._registry,
-            self._pushes,
+            self.pushes,
             self._tallies,
             self._recorder,
             self._check_incarnation,
@@ -225,9 +226,9 @@ class Servicer:
             "Describe": self._on_describe,
             "CreateTable": self._on_create_table,
             "Pull": pulls.pull,
-            "Push": self._pushes.push,
-            "Assign": self._pushes.assign,
-            "PushDelta": self._pushes.add,
+            "Push": self.pushes.push,
+            "Assign": self.pushes.assign,
+            "PushDelta": self.pushes.add,
             "Inspect": pulls.inspect,
             "Lease": self._leases.lease,
         }
@@ -238,7 +239,7 @@ class Servicer:
             once=self._once,
             tallies=self._tallies,
             check_incarnation=self._check_incarnation,
-            pushes=self._pushes,
+            pushes=self.pushes,
             progress=self._progress,
         )
         self._lifecycle = LifecycleMethods(
@@ -312,6 +313,8 @@ class Servicer:
         entry = METHODS[method]
         if entry.effect is Effect.WRITES:
             work = functools.partial(self._recorder.write, entry.number, message, work)
+        if self.quota is not None:
+            work = functools.partial(self.quota.guard, method, message, work)
         reply = await self._waiting.run(run, work)
         if entry.effect in (Effect.WRITES, Effect.NOTES):
             await self._recorder.durable()

@@ -1,5 +1,6 @@
 """What ``pserver.cli`` promises: commands, exit status 0, 1 or 2, and one line on errors."""
 
+import functools
 import json
 import socket
 from collections.abc import Callable, Iterator
@@ -23,7 +24,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ServeSettings]]:
     async def serve(
         settings: ServeSettings, *, announce: Callable[[str], None], connect: object
     ) -> None:
-        assert connect is GrpcChannel
+        assert isinstance(connect, functools.partial)
+        assert connect.func is GrpcChannel
         started.append(settings)
         announce("ready")
 

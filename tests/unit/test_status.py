@@ -70,6 +70,8 @@ NAMELESS: dict[grpc.StatusCode, type[PserverError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,
     grpc.StatusCode.UNIMPLEMENTED: errors.ClusterError,
     grpc.StatusCode.INVALID_ARGUMENT: errors.RequestError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.ForbiddenError,
 }
 
 

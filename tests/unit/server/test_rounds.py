@@ -71,7 +71,7 @@ def weight(servicer: Servicer) -> float:
 
 def pushes(servicer: Servicer) -> Pushes:
     """Return what answers Push, without a turn or a wait."""
-    return servicer._pushes
+    return servicer.pushes
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_parts_that_wait_go_out_and_come_back_as_bytes(servicer: Servicer) -> No
     create(other, unit_table())
 
     other._group.members.load(servicer._group.members.export())
-    other._group.rounds.load(servicer._group.rounds.export(), other._pushes.mended)
+    other._group.rounds.load(servicer._group.rounds.export(), other.pushes.mended)
     pushes(other).push(part(1, 1, 0, value=1.0))
 
     assert weight(other) == -3.0

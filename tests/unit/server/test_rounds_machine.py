@@ -40,7 +40,7 @@ class RoundsMachine(RuleBasedStateMachine):
         self.settings = GroupSettings.make(knobs, origins={})
         self.servicer = Servicer(shard=0, num_shards=1, queue_max=8)
         create(self.servicer, unit_table())
-        self.group, self.pushes = self.servicer._group, self.servicer._pushes
+        self.group, self.pushes = self.servicer._group, self.servicer.pushes
         self.oracle = RoundsOracle(TRAINERS, divisor)
         self.uuids: dict[int, bytes] = {}
         self.counter = 0

@@ -173,10 +173,13 @@ def test_flags_win_over_environment_over_file(
     assert set(json.loads(capsys.readouterr().out)) == set(FIGURES)
 
 
+SERVERS = {"ps": "a:1", "tls_cert": "c", "tls_key": "k", "tls_ca": "a", "token_file": "t"}
+
+
 def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
     """Each setting can be given as a flag and arrives as it was given."""
     values = {
-        "ps": "a:1",
+        **SERVERS,
         "data": "x",
         "format": "criteo",
         "bad_lines": "skip",
