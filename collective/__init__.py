@@ -8,6 +8,7 @@ from collective.errors import (
     CollectiveError,
     GroupError,
     MissingRanksError,
+    PeerLostError,
     StageError,
     TensorError,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "GroupError",
     "Levels",
     "MissingRanksError",
+    "PeerLostError",
     "StageError",
     "TensorError",
     "alone",

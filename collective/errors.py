@@ -5,6 +5,7 @@
     CollectiveError
     ├── GroupError           ranks, sizes or names that cannot form a group
     ├── MissingRanksError    ranks that did not come in time, or that went away
+    ├── PeerLostError        a trainer of a heterogeneous run that went away
     ├── StageError           another rank's stage of a pipeline raised
     └── TensorError          a tensor that cannot be reduced
 
@@ -55,3 +56,10 @@ class StageError(CollectiveError):
         """Take the message and the rank."""
         super().__init__(message)
         self.rank = rank
+
+
+class PeerLostError(CollectiveError):
+    """A trainer of a heterogeneous run went away, or did not come within the limit.
+
+    What it held is lost with it; the process should end, so that a launcher can start all again.
+    """
