@@ -23,7 +23,7 @@ Cost: a key of a part is copied once, deduped (about 8 ns) and added (about 1 ns
 Owner: the shard's owner thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,7 +77,9 @@ class Merge:
             registered: trainers of the round.
 
         Raises:
-            TableFullError: the new rows of all parts together do not fit; nothing was applied.
+            TableFullError: the new rows of all parts together do not fit.
+            NotFiniteError: a sum is nothing that a row can hold, and the table does not mend.
+                Whatever is raised, nothing was applied.
         """
         weights, divided_by = weights_of([part.samples for part in parts], divisor, registered)
         sparse: dict[str, list[_Block]] = {}
@@ -90,22 +92,30 @@ class Merge:
                     slices.setdefault(push.dense_part - 1, []).append(block)
                 else:
                     sparse.setdefault(push.table, []).append(block)
-        steps = [
-            (self.registry.get(name), *self._rows(name, blocks, divided_by))
-            for name, blocks in sparse.items()
+        with np.errstate(over="ignore", invalid="ignore"):  # what came of it is checked
+            steps = [
+                (self.registry.get(name), *self._rows(name, blocks, divided_by))
+                for name, blocks in sparse.items()
+            ]
+            totals = [
+                (self.registry.get_dense(name), _totals(slices, divided_by))
+                for name, slices in dense.items()
+            ]
+        for vector, sums in totals:
+            for index, total in sums.items():
+                vector.check_push(index, total)
+        checked = [
+            (table, keys, table.check_push(keys, grads, said), said)
+            for table, keys, grads, said in steps
         ]
-        for table, keys, grads, said in steps:
-            table.check_push(keys, grads, said)
-        for table, keys, grads, said in steps:
+        for table, keys, grads, said in checked:
             if keys.size:
                 table.push(keys, grads, said)
                 self.geo.note(table.spec.name, keys, NOBODY)
             table.version += 1
-        for name, slices in dense.items():
-            vector = self.registry.get_dense(name)
-            for index in sorted(slices):
-                if divided_by:
-                    vector.push(index, _total(slices[index], divided_by))
+        for vector, sums in totals:
+            for index, total in sums.items():
+                vector.push(index, total)
             vector.version += 1
 
     def _rows(
@@ -168,6 +178,13 @@ def _weighted(block: _Block) -> Floats:
 def _divided(summed: Floats, divided_by: int) -> Floats:
     """Return a sum over D; by 1 it stays as it is."""
     return summed if divided_by == 1 else summed / np.float32(divided_by)
+
+
+def _totals(slices: Mapping[int, Sequence[_Block]], divided_by: int) -> dict[int, Floats]:
+    """Return the gradients of each part of a dense table, in their order; of none if D is 0."""
+    if not divided_by:
+        return {}
+    return {index: _total(slices[index], divided_by) for index in sorted(slices)}
 
 
 def _total(blocks: Sequence[_Block], divided_by: int) -> Floats:

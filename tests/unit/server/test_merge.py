@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pserver.errors import TableFullError
+from pserver.errors import NotFiniteError, TableFullError
 from pserver.server.geo import GeoMethods
 from pserver.server.merge import Merge, Part
 from pserver.server.report import Tallies
@@ -159,3 +159,27 @@ def test_a_round_of_many_is_the_push_of_one_with_all_samples(merge: Merge, optim
         )
 
     assert weights(merge, [7], table="many") == weights(merge, [7], table="one") == [-1.0]
+
+
+def test_a_sum_that_no_row_can_hold_is_refused_before_anything_is_applied(merge: Merge) -> None:
+    """Two gradients of a dense table are finite, their sum is not: the sparse one stays as it is."""
+    parts = [Part(1, [rows([7], [1.0]), dense([3e38, 0.0])]) for _ in range(2)]
+
+    with pytest.raises(NotFiniteError):
+        merge.apply(parts, divisor="contributors", registered=2)
+
+    assert weights(merge, [7]) == [0.0]
+    assert merge.registry.get_dense("d").pull(0).tolist() == [0.0, 0.0]
+
+
+def test_a_sum_that_no_row_can_hold_is_0_where_the_table_says_so(merge: Merge) -> None:
+    """With ``on_nan`` zero the sum of 3e38 and 3e38 is taken as 0, as in a push."""
+    spec = TableSpec(
+        name="z", dim=1, optimizer="sgd:lr=1", initializer="zeros", on_nan="zero", capacity_max=4
+    )
+    merge.registry.create(spec)
+    parts = [Part(1, [rows([7, 8], [3e38, 2.0], table="z")]) for _ in range(2)]
+
+    merge.apply(parts, divisor="contributors", registered=2)
+
+    assert weights(merge, [7, 8], table="z") == [0.0, -2.0]
