@@ -118,6 +118,12 @@ class Group:
         if self._heard:
             self._watch()
 
+    def end(self, why: str) -> None:
+        """End the group, and forget the parts of its rounds; in the owner thread."""
+        self.members.end(why)
+        self.rounds.begin_anew()
+        self._progress.bump()
+
     def replays(self) -> dict[int, Callable[[bytes], object]]:
         """Return what applies each kind of record again, in the owner thread."""
 
@@ -226,6 +232,7 @@ class Group:
                 raise BarrierError(rounds.failure)
             members.end(rounds.failure)
             rounds.begin_anew()
+        number = members.number
         member = members.join(
             settings,
             request.trainer,
@@ -233,6 +240,8 @@ class Group:
             open_round=rounds.open,
             first_round=request.first_round,
         )
+        if members.number != number:
+            rounds.begin_anew()  # no part of the group before is of a round of this one
         rounds.drop_unfinished(member.trainer_id)
         rounds.advance()
         self._progress.bump()

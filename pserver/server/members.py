@@ -58,7 +58,7 @@ class Member:
         first_round: the first round that waits for it.
         last_round: the last one that it sent its part of.
         steps: pushes that it finished, counted from the slowest when it joined.
-        pushes: that it finished here.
+        pushes: that this process of it finished here.
         is_amid: whether it began another one, and further messages of it are to come.
         staleness: of its pushes.
         lease_s: seconds that it may be unheard of.
@@ -155,6 +155,7 @@ class Members:
                 after = f"{member.name} was replaced by process {member.incarnation + 1} on {host}"
                 self._forget(member, after)
             member.uuid, member.incarnation = uuid, member.incarnation + 1
+            member.pushes, member.is_amid = 0, False
         if member.state != "live":
             member.steps = self.slowest_step()
         member.host, member.state, member.lease_s = host, "live", settings.lease_s

@@ -164,7 +164,7 @@ class Pushes:
             self.tallies.pushes_duplicate += 1
             return build_small(pb.PushReply(duplicate=True))
         self.align.check(member, request.stamp.round)
-        self.rounds.check_part(member, request.stamp.round)
+        self.rounds.check_part(member, request.stamp)
         mended = self.mended(request)
         self.once.mark(request.push_id)
         self.tallies.pushes_applied += 1

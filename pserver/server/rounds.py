@@ -23,7 +23,7 @@ from pserver.errors import BarrierError, GroupError, PserverError, ShapeError
 from pserver.server.members import Member, Members
 from pserver.server.merge import Merge, Part
 from pserver.server.waiting import NotYet, Progress
-from pserver.wire import PushRequest, parse_push
+from pserver.wire import PushRequest, Stamp, parse_push
 
 log = structlog.get_logger(__name__)
 
@@ -115,15 +115,17 @@ class Rounds:
         if round_number > self.open:
             raise NotYet(self._progress.count, f"round {round_number - 1} is not applied yet")
 
-    def check_part(self, member: Member, round_number: int) -> None:
-        """Let a part pass if its round is the open one or the next.
+    def check_part(self, member: Member, stamp: Stamp) -> None:
+        """Let a message pass if its round is the open one or the next, and its part misses it.
 
         Raises:
-            NotYet: it is a later one.
+            NotYet: it is of a later round.
             GroupError: its round is over, or does not wait for this trainer.
+            ShapeError: it says otherwise than the part's first message, or is one too many.
             BarrierError: no round can be closed any more.
         """
         self._check_failure()
+        round_number = stamp.round
         if round_number <= self.applied or round_number < member.first_round:
             raise GroupError(
                 f"{member.name}: round {round_number} is over, or did not wait for it: round "
@@ -134,6 +136,20 @@ class Rounds:
                 self._progress.count,
                 f"round {self.open} is open, and parts are taken one round ahead, not for "
                 f"{round_number}",
+            )
+        coming = self._coming.get(round_number, {}).get(member.trainer_id)
+        if coming is None:
+            return
+        if (coming.samples, coming.num_messages) != (stamp.samples, stamp.messages):
+            raise ShapeError(
+                f"{member.name}: a message of round {round_number} says {stamp.samples} samples in "
+                f"{stamp.messages} messages, an earlier one {coming.samples} in "
+                f"{coming.num_messages}"
+            )
+        if coming.is_whole:
+            raise ShapeError(
+                f"{member.name}: all {stamp.messages} messages of its part of round {round_number} "
+                "are here already"
             )
 
     def _check_failure(self) -> None:
@@ -151,7 +167,6 @@ class Rounds:
             message: its bytes, kept until the round is applied.
 
         Raises:
-            ShapeError: it says otherwise than the part's first message. It is not parked.
             BarrierError: there is no room for it, or the round that it made whole failed.
         """
         stamp = request.stamp
@@ -159,17 +174,6 @@ class Rounds:
         coming = self._coming.setdefault(stamp.round, {}).setdefault(
             member.trainer_id, Coming(stamp.samples, stamp.messages)
         )
-        if (coming.samples, coming.num_messages) != (stamp.samples, stamp.messages):
-            raise ShapeError(
-                f"{member.name}: a message of round {stamp.round} says {stamp.samples} samples in "
-                f"{stamp.messages} messages, an earlier one {coming.samples} in "
-                f"{coming.num_messages}"
-            )
-        if len(coming.messages) == coming.num_messages:
-            raise ShapeError(
-                f"{member.name}: all {stamp.messages} messages of its part of round {stamp.round} "
-                "are here already"
-            )
         if self.parked_bytes + len(message) > PARKED_BYTES_MAX:
             self.fail(
                 f"round {self.open}: the parts that wait for others would pass {PARKED_BYTES_MAX} "
@@ -261,8 +265,9 @@ class Rounds:
     # --- inside -------------------------------------------------------------------------------
 
     def _pass_over(self) -> bool:
-        """Go to the first round that somebody is in; return whether there is one ahead."""
+        """Go to the first round that somebody is in, or was; return whether there is one ahead."""
         firsts = [member.first_round for member in self._members if member.is_expected]
+        firsts += [number for number, came in self._coming.items() if came]
         if not firsts or min(firsts) <= self.open:
             return False
         self.applied = min(firsts) - 1

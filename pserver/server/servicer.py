@@ -360,11 +360,11 @@ class Servicer:
         self, registry: Registry, parts: Mapping[str, NDArray[Any]], incarnation: int
     ) -> list[str]:
         """Take over what was loaded; the shard is another incarnation from now on."""
-        left = self._registry.adopt(registry)
         named = {name.split(".", 1)[1]: parts[name] for name in parts if name.startswith("once.")}
         self._once.restore(named)
+        self._group.end("a checkpoint was loaded")
         self._become(incarnation)
-        return left
+        return self._registry.adopt(registry)
 
     def _check_incarnation(self, incarnation: int) -> None:
         """Refuse a request that was meant for the process or the tables that were here before."""

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from pserver.config import GroupSettings
-from pserver.errors import BarrierError, GroupError, ShapeError
+from pserver.errors import BarrierError, CheckpointError, GroupError, ShapeError
 from pserver.server.group import Group
 from pserver.server.pushes import Pushes
 from pserver.server.servicer import Servicer
 from pserver.server.waiting import NotYet
 from pserver.spec import DenseSpec
+from pserver.table.registry import Registry
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import PushId, Stamp, TableSize, build_push
 from pserver.wire.small import group_proto_of, parse_small
@@ -32,11 +33,24 @@ def servicer() -> Iterator[Servicer]:
     made.close()
 
 
-def join(group: Group, trainer_id: int) -> pb.JoinReply:
+def join(
+    group: Group,
+    trainer_id: int,
+    *,
+    uuid: bytes = b"",
+    trainers: int = 2,
+    mode: str = "sync",
+    first_round: int = 0,
+) -> pb.JoinReply:
     """Let a trainer in."""
-    settings = GroupSettings(mode="sync", trainers=2, trainer_id=trainer_id)
+    settings = GroupSettings.model_validate(
+        {"mode": mode, "trainers": trainers, "trainer_id": trainer_id}
+    )
     request = pb.JoinRequest(
-        trainer=UUIDS[trainer_id], trainer_id=trainer_id, group=group_proto_of(settings)
+        trainer=uuid or UUIDS[trainer_id],
+        trainer_id=trainer_id,
+        group=group_proto_of(settings),
+        first_round=first_round,
     )
     return parse_small(pb.JoinReply, group._on_join(request, settings))
 
@@ -87,8 +101,10 @@ def test_a_message_that_says_otherwise_is_refused(
     """All messages of a part say the same of it."""
     pushes(servicer).push(part(0, 1, 0, messages=2))
 
-    with pytest.raises(ShapeError, match=error):
-        pushes(servicer).push(part(0, 1, 1, samples=samples, messages=messages))
+    for _ in range(2):  # a retry is refused as well, and not taken for one that was parked
+        with pytest.raises(ShapeError, match=error):
+            pushes(servicer).push(part(0, 1, 1, samples=samples, messages=messages))
+    assert servicer._group.rounds.export()["parts"][0][:4] == [1, 0, 1, 2]
 
 
 def test_a_part_is_sent_once(servicer: Servicer) -> None:
@@ -181,3 +197,68 @@ def test_a_dense_table_takes_no_keys(servicer: Servicer) -> None:
         pushes(servicer).push(message)
     with pytest.raises(ShapeError, match="only gradients of dense tables come in a push"):
         pushes(servicer).assign(message)
+
+
+def test_a_part_is_applied_when_nobody_is_left_for_the_rounds_before_it(
+    servicer: Servicer,
+) -> None:
+    """A part of the next round was acknowledged: it is applied though both trainers leave."""
+    servicer._group._on_leave(UUIDS[0])
+    join(servicer._group, 0, first_round=2)
+    pushes(servicer).push(part(0, 2, 0))
+
+    servicer._group._on_leave(UUIDS[0])
+    servicer._group._on_leave(UUIDS[1])
+
+    assert weight(servicer) == -1.0
+    assert servicer._group.rounds.parked_bytes == 0
+
+
+def test_parts_of_a_group_that_is_over_are_in_no_round_of_the_next(servicer: Servicer) -> None:
+    """Trainer 0 sends a part and both are lost; others begin with three, from the same weights."""
+    pushes(servicer).push(part(0, 1, 0, value=100.0))
+    for uuid in UUIDS[:2]:
+        servicer._group._on_expire(uuid)
+
+    for trainer_id in range(3):
+        join(servicer._group, trainer_id, uuid=bytes([9 + trainer_id]) * 16, trainers=3)
+
+    assert servicer._group.rounds.export()["parts"] == []
+    assert servicer._group.rounds.parked_bytes == 0
+
+
+def test_no_part_from_before_a_load_is_applied_after_it(servicer: Servicer) -> None:
+    """Trainer 0 waits in round 1 while a version is loaded: its gradient was of other weights."""
+    pushes(servicer).push(part(0, 1, 0, value=100.0))
+    servicer._adopt(Registry(), {}, 7)
+    for trainer_id in range(2):
+        join(servicer._group, trainer_id, uuid=bytes([9 + trainer_id]) * 16)
+
+    assert servicer._group.rounds.export()["parts"] == []
+
+
+def test_a_process_that_took_another_s_place_has_pushed_nothing(servicer: Servicer) -> None:
+    """The one before it died between two shards; a checkpoint waits for no push of it."""
+    for trainer_id in range(2):
+        servicer._group._on_leave(UUIDS[trainer_id])
+    join(servicer._group, 0, mode="async")
+    message, (block,) = build_push(0, PushId(UUIDS[0], 0), [TableSize("t", 1, 1, 0)], more=True)
+    block.keys[:], block.values[:] = 7, 1.0
+    pushes(servicer).push(message)
+    servicer._group._on_expire(UUIDS[0])
+
+    join(servicer._group, 0, mode="async", uuid=UUIDS[2])
+
+    assert servicer._align.marks().pushes == {UUIDS[2]: 0}
+
+
+def test_a_cut_with_a_round_more_than_other_shards_is_refused(servicer: Servicer) -> None:
+    """Round 1 waits for trainer 1, which leaves after all shards said that round 1 is open."""
+    pushes(servicer).push(part(0, 1, 0))
+    said = servicer._align.marks().round
+    servicer._align.check_cut(said)
+
+    servicer._group._on_leave(UUIDS[1])
+
+    with pytest.raises(CheckpointError, match="round 1 was to be .* round 2 is open"):
+        servicer._align.check_cut(said)
