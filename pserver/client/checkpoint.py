@@ -141,7 +141,7 @@ class Checkpoints:
         try:
             first = save.begin(mode)
             marks = save.align()
-            save.all("cut", epoch=max(reply.epoch for reply in first))
+            save.all("cut", epoch=max(reply.epoch for reply in first), marks=marks)
             for name, data in (files or {}).items():
                 save.put(name, data)
             done = save.wait()

@@ -8,13 +8,16 @@ has finished, and which round each has open. The most of each is the limit: what
 sent to all shards at once, so it comes or is here already. It passes, and nothing else does, until every
 shard has the same; then all mark their cut.
 
-What always holds: without a limit nothing waits. Owner: the event loop sets it, the owner thread reads it.
+What always holds: without a limit nothing waits, and a limit is lifted after ``HOLD_S_MAX``, whatever
+became of who set it. Owner: the event loop sets it, the owner thread reads it.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pserver.errors import CheckpointError
+from pserver.server.gate import HOLD_S_MAX
 from pserver.server.members import Member, Members
 from pserver.server.rounds import Rounds
 from pserver.server.waiting import NotYet, Progress
@@ -34,7 +37,11 @@ class Marks:
 
 
 class Align:
-    """The limit of one shard."""
+    """The limit of one shard.
+
+    Attributes:
+        has_expired: whether the limit was lifted since nobody made the cut.
+    """
 
     def __init__(self, members: Members, rounds: Rounds, progress: Progress) -> None:
         """Begin without a limit.
@@ -46,6 +53,8 @@ class Align:
         """
         self._members, self._rounds, self._progress = members, rounds, progress
         self._limit: Marks | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.has_expired = False
 
     def marks(self) -> Marks:
         """Return how far this shard is."""
@@ -56,14 +65,40 @@ class Align:
         return Marks(0, pushes)
 
     def set(self, limit: Marks) -> None:
-        """Let pass what is below a limit, and nothing else."""
+        """Let pass what is below a limit, and nothing else, for ``HOLD_S_MAX`` at most."""
+        self.lift()
         self._limit = limit
+        self._timer = asyncio.get_running_loop().call_later(HOLD_S_MAX, self._expire)
 
     def lift(self) -> None:
         """Let everything pass. Lifting twice is fine."""
+        self.has_expired = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._limit is not None:
             self._limit = None
             self._progress.bump()
+
+    def _expire(self) -> None:
+        self.lift()
+        self.has_expired = True
+
+    def check_cut(self, round_number: int) -> None:
+        """Refuse a cut that would have more rounds than those of other shards.
+
+        Args:
+            round_number: rounds before it are to be in the cut; 0: there are no rounds.
+
+        Raises:
+            CheckpointError: a trainer that left, or was dropped, let a round be applied meanwhile.
+        """
+        if round_number and self._members.is_sync and self._rounds.open != round_number:
+            raise CheckpointError(
+                f"save: round {round_number} was to be the first that is not in it, and round "
+                f"{self._rounds.open} is open on this shard: a trainer went meanwhile. Nothing was "
+                "saved; try again"
+            )
 
     def is_reached(self, limit: Marks) -> bool:
         """Return whether this shard has all that is below a limit."""

@@ -24,7 +24,7 @@ from pserver.checkpoint.store import Store, next_version
 from pserver.checkpoint.tensors import encoded
 from pserver.errors import CheckpointError, JournalError, RequestError, RestartedError, nearest
 from pserver.server.align import Align, Marks
-from pserver.server.gate import HOLD_S_MAX, Gate
+from pserver.server.gate import Gate
 from pserver.server.save import Save, Shard
 from pserver.table.history import History
 from pserver.v1 import pserver_pb2 as pb
@@ -84,6 +84,7 @@ class Saves:
         self._mode: Mode = "full"
         self._base = ""
         self._asked_s = self._held_s = 0.0
+        self._cutting: asyncio.Task[None] | None = None
         self._publishing: asyncio.Task[Manifest] | None = None
 
     async def answer(self, message: bytes, incarnation: int) -> bytes:
@@ -114,7 +115,7 @@ class Saves:
     async def close(self) -> None:
         """Drop what is under way."""
         if self._save is not None:
-            await self._save.end()
+            await self._drop(self._save)
             self._save = None
 
     # --- the steps of a save ------------------------------------------------------------------
@@ -142,7 +143,7 @@ class Saves:
                 )
         self._put.clear()
         self._extra.clear()
-        self._publishing = None
+        self._cutting = self._publishing = None
         self._save = Save(self._shard, store, request.save_id, version, since)
 
     async def _on_hold(self, request: pb.SaveRequest, _: int) -> None:
@@ -164,10 +165,8 @@ class Saves:
         limit = Marks(request.marks.round, pushes)
         self._align.set(limit)
         self._gate.open()
-        until = time.monotonic() + HOLD_S_MAX
         while not self._align.is_reached(limit):
-            if time.monotonic() > until:
-                self._align.lift()
+            if self._align.has_expired:
                 raise self._align.missing(limit)
             await asyncio.sleep(_LOOK_S)
 
@@ -176,14 +175,24 @@ class Saves:
         save = self._current(request)
         if save.progress.state not in ("begun", "held"):
             return
+        if self._cutting is None:
+            self._cutting = asyncio.ensure_future(self._cut(save, request, incarnation))
+        # As with a commit: a try whose caller went away does not stop it half-way.
+        await asyncio.shield(self._cutting)
+
+    async def _cut(self, save: Save, request: pb.SaveRequest, incarnation: int) -> None:
+        was_held = save.progress.state == "held"
         try:
-            if self._gate.has_expired and save.progress.state == "held":
+            if was_held and (self._gate.has_expired or self._align.has_expired):
                 raise CheckpointError(
                     f"save {save.version}: writes were held back for too long before the cut; "
                     "is a shard stopped? Try again"
                 )
-            was_held = save.progress.state == "held"
-            await save.cut(request.epoch, incarnation=incarnation)
+            await save.cut(
+                request.epoch,
+                incarnation=incarnation,
+                check=lambda: self._align.check_cut(request.marks.round),
+            )
         finally:
             self._gate.open()
             self._align.lift()
@@ -250,10 +259,11 @@ class Saves:
             if save.journal is not None:
                 await self._drop_covered(save.journal["position"])
         else:
-            await save.end()
+            await self._drop(save)
             if self._shard.shard == 0:
                 await asyncio.to_thread(save.store.abandon, save.version)
-        self._save = None
+        if self._save is save:
+            self._save = None
 
     async def _drop_covered(self, position: int) -> None:
         """Let the journal go up to the cut; what cannot be removed costs room, and nothing else."""
@@ -330,6 +340,12 @@ class Saves:
     def _opened(self) -> Store:
         return opened(self._store)
 
+    async def _drop(self, save: Save) -> None:
+        """End a save that is not published, and the cut that is being made for it."""
+        if self._cutting is not None:
+            await asyncio.wait([self._cutting])
+        await save.end()
+
     async def _make_way(self) -> None:
         """Drop a save whose client is gone, or refuse another one beside it."""
         running = self._save
@@ -340,5 +356,6 @@ class Saves:
                 f"save: {running.version} is being saved now; wait until it is done"
             )
         log.warning("dropping a save whose client is gone", version=running.version)
-        await running.end()
-        self._save = None
+        await self._drop(running)
+        if self._save is running:
+            self._save = None

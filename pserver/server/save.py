@@ -136,24 +136,31 @@ class Save:
     _begin_s: float = 0.0
     _num_put: int = 0
 
-    async def cut(self, epoch: int, *, incarnation: int) -> None:
+    async def cut(self, epoch: int, *, incarnation: int, check: Callable[[], None]) -> None:
         """Mark the instant, and begin to copy.
 
         Args:
             epoch: that all shards agreed on: none of their rows has a later one.
             incarnation: of this process.
+            check: called in the turn of the cut; raises if it is not to be made.
         """
+
+        def mark() -> None:
+            check()
+            self._mark(epoch)
+
         self._incarnation = incarnation
         self._begin_s = time.perf_counter()
-        await self._own(lambda: self._mark(epoch))
+        await self._own(mark)
         self.progress.state = "copying"
         self._task = asyncio.ensure_future(self._write_all())
 
     async def end(self) -> None:
         """Let the tables go on without the cut; what was not done stays undone."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            if not self._task.cancelling():  # a second time would cut short what ends the cuts
+                self._task.cancel()
+            await asyncio.wait([self._task])
 
     # --- in the owner thread ------------------------------------------------------------------
 

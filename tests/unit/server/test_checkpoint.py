@@ -10,6 +10,7 @@ import pytest
 from pserver.checkpoint.local import LocalStore
 from pserver.errors import CheckpointError, RequestError, RestartedError
 from pserver.server import checkpoint as room
+from pserver.server.save import Save
 from pserver.server.servicer import Servicer
 from pserver.spec import TableSpec
 from pserver.v1 import pserver_pb2 as pb
@@ -131,6 +132,90 @@ def test_the_gate_opens_by_itself_when_the_client_that_shut_it_is_gone(
 
         with pytest.raises(CheckpointError, match="held back for too long"):
             await step(shard, "cut", epoch=begun.epoch)
+
+    asyncio.run(save())
+
+
+def test_writes_go_on_when_the_client_that_let_some_through_is_gone(
+    shard: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a cut is not to have waits for the limit and no longer, and the late cut is refused."""
+    monkeypatch.setattr("pserver.server.align.HOLD_S_MAX", 0.01)
+
+    async def save() -> None:
+        begun = await step(shard, "begin", mode="full")
+        await step(shard, "hold")
+        await step(shard, "align", marks=pb.GroupMarks())
+        await shard.call("Push", push_bytes({"t": ([1], [1.0])}, counter=0))
+
+        with pytest.raises(CheckpointError, match="held back for too long"):
+            await step(shard, "cut", epoch=begun.epoch)
+
+    asyncio.run(asyncio.wait_for(save(), 20.0))
+
+
+def test_a_cut_is_made_once_when_its_caller_goes_away(
+    shard: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call is cancelled while the owner thread marks the cut; the step asked again finds it made."""
+    marking, may_go_on = threading.Event(), threading.Event()
+    mark = Save._mark
+
+    def slow_mark(save: Save, epoch: int) -> None:
+        marking.set()
+        assert may_go_on.wait(20.0)
+        mark(save, epoch)
+
+    monkeypatch.setattr(Save, "_mark", slow_mark)
+    push(shard, {"t": ([1], [1.0])}, counter=0)
+
+    async def save() -> None:
+        begun = await step(shard, "begin", mode="full")
+        await step(shard, "hold")
+        call = asyncio.ensure_future(step(shard, "cut", epoch=begun.epoch))
+        await asyncio.to_thread(marking.wait, 20.0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        may_go_on.set()
+
+        await step(shard, "cut", epoch=begun.epoch)
+        assert (await until_done(shard)).state == "done"
+        await step(shard, "end", is_durable=False)
+        begun = await step(shard, "begin", "two", mode="full")
+        await step(shard, "cut", "two", epoch=begun.epoch)
+        assert (await until_done(shard, "two")).rows == 1
+        await step(shard, "end", "two", is_durable=False)
+
+    asyncio.run(save())
+
+
+def test_a_cut_ends_when_its_caller_went_away_for_good(
+    shard: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call is cancelled while the cut is marked, and the save ended: the next one finds no cut."""
+    marking, may_go_on = threading.Event(), threading.Event()
+    mark = Save._mark
+
+    def slow_mark(save: Save, epoch: int) -> None:
+        marking.set()
+        assert may_go_on.wait(20.0)
+        mark(save, epoch)
+
+    monkeypatch.setattr(Save, "_mark", slow_mark)
+
+    async def save() -> None:
+        begun = await step(shard, "begin", mode="full")
+        call = asyncio.ensure_future(step(shard, "cut", epoch=begun.epoch))
+        await asyncio.to_thread(marking.wait, 20.0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        may_go_on.set()
+        await step(shard, "end", is_durable=False)
+
+        begun = await step(shard, "begin", "two", mode="full")
+        await step(shard, "cut", "two", epoch=begun.epoch)
+        assert (await until_done(shard, "two")).state == "done"
+        await step(shard, "end", "two", is_durable=False)
 
     asyncio.run(save())
 
