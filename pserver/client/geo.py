@@ -127,14 +127,14 @@ class Geo:
         tables = list(zip(specs, orders, strict=True))
         extra = Extra(is_everywhere=ends_window, is_part=not ends_window)
         messages: list[tuple[int, str, bytes]] = []
+        for name, vector in dense.items():  # first: what goes to tables of rows ends the step
+            parts = self._way.dense.delta(name, vector)
+            messages += [(shard, "PushDenseDelta", build_small(part)) for shard, part in parts]
         for info in self._way.shards:
             shard = info.shard
             new_id = functools.partial(self._way.push_id, shard)
             built = push_messages(shard, info.incarnation, new_id, tables, arrays, extra=extra)
             messages += [(shard, "PushDelta", message) for message in built]
-        for name, vector in dense.items():
-            parts = self._way.dense.delta(name, vector)
-            messages += [(shard, "PushDenseDelta", build_small(part)) for shard, part in parts]
         what = f"delta {', '.join(map(repr, [*deltas, *dense]))}"
         return DeltaPush(what, messages, self._way)
 

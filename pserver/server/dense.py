@@ -3,7 +3,8 @@
 Rooms before and after: ``servicer`` hands requests on; ``table.dense`` holds the slices; ``once``
 remembers which writes were applied, sparse and dense alike.
 
-What always holds: a write is checked whole before it is applied, and applied once.
+What always holds: a write is checked whole before it is applied, and applied once. A difference that a
+trainer of a group adds is part of a step, which its next push ends.
 """
 
 from collections.abc import Callable
@@ -103,13 +104,17 @@ class DenseMethods:
         """Add differences; the version rises with the last part."""
 
         def check(table: DenseTable, write: pb.DenseWrite, deltas: Floats) -> None:
+            self.pushes.refuse_in_sync()
             table.check_push(write.part, deltas)
 
         def apply(table: DenseTable, write: pb.DenseWrite, deltas: Floats) -> None:
             table.add(write.part, deltas)
             table.version += not write.more
+            member = self.pushes.members.of(write.trainer)
+            if member is not None:
+                member.is_amid = True
 
-        return self._write(message, check, apply)
+        return self._write(message, check, apply, is_of_step=True)
 
     def pull(self, message: bytes) -> bytes:
         """Return a part's weights, unless the sender has them."""
@@ -132,6 +137,8 @@ class DenseMethods:
         message: bytes,
         check: Callable[[DenseTable, pb.DenseWrite, Floats], None],
         apply: Callable[[DenseTable, pb.DenseWrite, Floats], None],
+        *,
+        is_of_step: bool = False,
     ) -> bytes:
         """Check a write, then apply it, once."""
         write = parse_small(pb.DenseWrite, message)
@@ -147,7 +154,8 @@ class DenseMethods:
         if is_duplicate:
             self.tallies.pushes_duplicate += 1
         else:
-            self.pushes.align.check(None)
+            member = self.pushes.members.of(write.trainer) if is_of_step else None
+            self.pushes.align.check(member)
             check(table, write, values)
             # Marked first, as the servicer does: a kernel that raises is not run a second time.
             self.once.mark(push_id)

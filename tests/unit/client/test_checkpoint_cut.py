@@ -184,3 +184,41 @@ def test_a_step_is_in_on_all_shards_or_on_none_when_a_group_trains_during_a_save
             assert {own[0] for own in steps} == {(manifest.round - joined[0].first_round) / 2}
         else:
             assert sorted(manifest.pushes.values()) == sorted(own[0] for own in steps)
+
+
+def test_a_geo_window_is_in_with_its_dense_part_or_not_at_all(tmp_path: Path) -> None:
+    """Each window adds 1 to a row on each shard and to all of a vector: in every version all are equal."""
+    stop, begun = threading.Event(), threading.Event()
+    keys = one_key_a_shard(3, 0)
+    with clients(tmp_path, 3) as connect:
+        saving, client = connect(), connect()
+        for each in (saving, client):
+            each.create_table(
+                pserver.TableSpec(
+                    name="t", dim=1, optimizer="sgd:lr=1", initializer="zeros", capacity_max=1000
+                )
+            )
+            each.create_dense(pserver.DenseSpec(name="d", length=30, optimizer="sgd:lr=1"))
+        client.init_dense("d", np.zeros(30, np.float32))
+        group = client.join(pserver.GroupSettings(mode="geo", trainer_id=0, trainers=1))
+
+        def train() -> None:
+            one = {"t": (keys, np.ones(keys.size, np.float32))}
+            while not stop.is_set():
+                client.geo.push(one, {"d": np.ones(30, np.float32)}).deliver()
+                begun.set()
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        try:
+            assert begun.wait(30.0)
+            versions = [saving.checkpoints.save().version for _ in range(8)]
+        finally:
+            stop.set()
+            thread.join()
+        group.leave()
+
+    for version in versions:
+        with pserver.embedded(3, checkpoint_dir=str(tmp_path), restore=version) as restored:
+            values = [*restored.peek("t", keys).reshape(-1), *restored.pull_dense("d").values]
+        assert len(set(map(float, values))) == 1, values

@@ -260,5 +260,5 @@ def test_a_cut_with_a_round_more_than_other_shards_is_refused(servicer: Servicer
 
     servicer._group._on_leave(UUIDS[1])
 
-    with pytest.raises(CheckpointError, match="round 1 was to be .* round 2 is open"):
+    with pytest.raises(CheckpointError, match=r"round 1 was to be .* round 2 is open"):
         servicer._align.check_cut(said)

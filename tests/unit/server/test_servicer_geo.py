@@ -1,15 +1,19 @@
 """What a shard does with differences: adds them once, and tells each trainer what others changed."""
 
+import asyncio
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from pserver import errors
+from pserver.config import GroupSettings
+from pserver.server.align import Marks
 from pserver.server.servicer import Servicer
+from pserver.server.waiting import NotYet
 from pserver.spec import TableSpec
 from pserver.v1 import pserver_pb2 as pb
-from pserver.wire.small import parse_small
+from pserver.wire.small import group_proto_of, parse_small
 from tests.unit.server.messages import TRAINER, call, create, pull, push, push_bytes, stats
 
 OTHER = b"fedcba9876543210"
@@ -39,11 +43,17 @@ def keys_of(reply: pb.PullChangedReply) -> list[int]:
     return [int(key) for key in np.frombuffer(reply.keys, np.uint64)]
 
 
-def dense_write(method: str, counter: int, servicer: Servicer, values: list[float]) -> bytes:
-    """Write to the dense table."""
+def dense_bytes(counter: int, values: list[float]) -> bytes:
+    """Return the bytes of a write to the dense table."""
     block = np.array(values, np.float32).tobytes()
     write = pb.DenseWrite(trainer=TRAINER, counter=counter, table="d", values=block)
-    return call(servicer, method, write.SerializeToString())
+    message: bytes = write.SerializeToString()
+    return message
+
+
+def dense_write(method: str, counter: int, servicer: Servicer, values: list[float]) -> bytes:
+    """Write to the dense table."""
+    return call(servicer, method, dense_bytes(counter, values))
 
 
 def test_differences_are_added_as_they_are_whatever_the_rule(servicer: Servicer) -> None:
@@ -125,3 +135,32 @@ def test_questions_that_make_no_sense_are_refused(servicer: Servicer) -> None:
     ):
         with pytest.raises(error, match=text):
             call(servicer, "PullChanged", request.SerializeToString())
+
+
+def test_dense_and_sparse_differences_of_a_window_are_one_step_of_its_trainer(
+    servicer: Servicer,
+) -> None:
+    """A cut that another shard has the step of lets both pass, and nothing of the next step."""
+    settings = GroupSettings(mode="geo", trainers=1, trainer_id=0)
+    joining = pb.JoinRequest(
+        trainer=TRAINER, group=group_proto_of(settings), lease_s=settings.lease_s
+    )
+    call(servicer, "Join", joining.SerializeToString())
+    dense_write("InitDense", 0, servicer, [0.0, 0.0])
+    dense_write("PushDenseDelta", 1, servicer, [1.0, 1.0])
+    assert servicer._align.marks().pushes == {TRAINER: 1}
+
+    async def align() -> None:
+        limit = Marks(0, {TRAINER: 1})
+        servicer._align.set(limit)
+        work = servicer._work
+        work["PushDenseDelta"](dense_bytes(2, [1.0, 1.0]))
+        assert not servicer._align.is_reached(limit)
+        work["PushDelta"](push_bytes({"t": ([1], [1.0, 2.0])}, counter=3))
+        assert servicer._align.is_reached(limit)
+        with pytest.raises(NotYet, match="a checkpoint is being marked"):
+            work["PushDenseDelta"](dense_bytes(4, [1.0, 1.0]))
+        servicer._align.lift()
+
+    asyncio.run(align())
+    assert servicer._registry.get_dense("d").pull(0).tolist() == [2.0, 2.0]
