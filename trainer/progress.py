@@ -121,6 +121,7 @@ class ManyView:
         self._title = title
         self._told: list[dict[str, Any]] = [{} for _ in range(num)]
         self._shown_s = time.perf_counter()
+        self._last_line = ""
         self._bar = _bars(self._console)
         self._tasks = [
             self._bar.add_task(f"trainer {number}", total=None, facts="waits for its first step")
@@ -153,7 +154,7 @@ class ManyView:
         self._bar.update(self._tasks[number], facts="ended")
 
     def show(self, *, is_last: bool = False) -> None:
-        """Write a line where there is no terminal, if it is time for one."""
+        """Write a line where there is no terminal, if it is time for one and it says something new."""
         now = time.perf_counter()
         told = [one for one in self._told if "loss" in one]
         if self._is_live or not told or not (is_last or now - self._shown_s >= _LINE_EVERY_S):
@@ -162,12 +163,14 @@ class ManyView:
         steps = [one["step"] for one in told]
         losses = [one["loss"] for one in told]
         rate = sum(one["samples_per_s"] for one in told)
-        self._console.out(
+        line = (
             f"{self._title}: {len(told)} trainers, steps {min(steps)} to {max(steps)}  "
             f"{rate:,.0f} samples/s loss {sum(losses) / len(losses):.4f} "
-            f"spread {max(losses) - min(losses):.4f}",
-            highlight=False,
+            f"spread {max(losses) - min(losses):.4f}"
         )
+        if line != self._last_line:
+            self._console.out(line, highlight=False)
+        self._last_line = line
 
 
 def _bars(console: Console) -> Progress:

@@ -196,3 +196,20 @@ def test_many_trainers_have_a_bar_each_on_a_terminal(
     assert "trainer 0" in shown
     assert "ended" in shown
     assert "100 samples/s loss 0.5000 AUC nan queue 1" in shown
+
+
+def test_a_line_of_many_is_not_repeated_when_nothing_moved(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trainers that are done tell the same until the last one is; it is shown once."""
+    told = {"step": 4, "steps": 4, "samples_per_s": 2.0, "loss": 0.5, "auc": None, "queue": 0}
+    with ManyView(title="t", num=2) as view:
+        for _ in range(3):
+            for number in range(2):
+                clock.now_s += 10.0
+                view.update(number, told)
+
+    assert capsys.readouterr().err.splitlines() == [
+        "t: 1 trainers, steps 4 to 4  2 samples/s loss 0.5000 spread 0.0000",
+        "t: 2 trainers, steps 4 to 4  4 samples/s loss 0.5000 spread 0.0000",
+    ]
