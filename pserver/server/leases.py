@@ -97,6 +97,16 @@ class Leases:
         """
         request = parse_small(pb.LeaseRequest, message)
         self._check_incarnation(request.incarnation)
+        was_live = self._members.is_live(request.trainer)
+        try:
+            return self._answered(request)
+        except NotYet:
+            if not was_live:  # what waits leaves no record, so it may revive nobody
+                self._members.expire(request.trainer)
+            raise
+
+    def _answered(self, request: pb.LeaseRequest) -> bytes:
+        """Return the answer to a question or report, or have it wait."""
         member = self._sender(request.trainer)
         epoch = self._agreed(request, member)
         if epoch is None:

@@ -60,6 +60,20 @@ def shard() -> Shard:
     return Shard()
 
 
+def test_a_question_that_waits_leaves_an_expired_trainer_as_it_was() -> None:
+    """What waits is not recorded, so it may change nothing: a replay would not know of it."""
+    shard = Shard()
+    for question in range(1, 5):
+        assert shard.ask(uuid(0), question) == question - 1
+    shard.members.expire(uuid(1))
+    before = shard.members.export(), shard.leases.export()
+
+    with pytest.raises(NotYet):
+        shard.send(uuid(1), question=1, may_wait=True)
+
+    assert (shard.members.export(), shard.leases.export()) == before
+
+
 def test_ranges_go_to_whoever_asks_until_all_are_done(shard: Shard) -> None:
     """Four ranges of ten rows are handed out in order; then all wait, and then it is over."""
     one, other = uuid(0), uuid(1)
