@@ -44,11 +44,15 @@ _TICKS_A_LIMIT = 10  # looks at the clock within the shortest limit that there i
 
 @dataclass(slots=True)
 class Heard:
-    """What the event loop knows of one trainer's process: when it was heard of, and how it fares."""
+    """What the event loop knows of one trainer's process: when it was heard of, and how it fares.
+
+    ``at`` moves on while nothing can be heard; ``beats`` counts what was.
+    """
 
     trainer_id: int
     lease_s: float
     at: float
+    beats: int = 0
     step: int = 0
     loss: float = math.nan
 
@@ -193,8 +197,8 @@ class Group:
         if len(request.trainer) != TRAINER_BYTES:
             raise ShapeError(f"a trainer is {TRAINER_BYTES} bytes, got {len(request.trainer)}")
         settings = group_of(request)
-        begin, kind = _now(), METHODS["Join"].number
-        reply = None
+        kind = METHODS["Join"].number
+        reply, beats = None, None
         while reply is None:
             try:
                 reply = await self._executor.run(
@@ -204,8 +208,9 @@ class Group:
                 )
             except TakenError as taken:
                 other = self._heard.get(taken.uuid)
-                if other is None or other.at > begin:
+                if other is None or beats not in (None, other.beats):
                     raise GroupError(str(taken)) from None
+                beats = other.beats
                 self._watch()
                 await asyncio.sleep(self._tick_s())
         trainer_id = settings.trainer_id
@@ -219,6 +224,7 @@ class Group:
         heard = self._heard.get(request.trainer)
         if heard is not None:
             heard.at, heard.step, heard.loss = _now(), request.step, request.loss
+            heard.beats += 1
         reply = await self._executor.run(lambda: self._on_heartbeat(request.trainer, message))
         self._watch()
         return reply

@@ -1,5 +1,6 @@
 """The methods of membership: what is refused before it becomes a command."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -51,6 +52,21 @@ def test_a_first_round_may_be_put_off(servicer: Servicer) -> None:
 
     assert parse_small(pb.JoinReply, call(servicer, "Join", message)).open_round == 4
     assert servicer._group.rounds.open == 1  # trainer 1 has not come, and may be in round 1
+
+
+def test_time_in_which_the_server_stood_is_no_sign_of_life(servicer: Servicer) -> None:
+    """A process waits for the id of a silent one, whose lease is made longer meanwhile: it gets it."""
+
+    async def come_back() -> pb.JoinReply:
+        await servicer.call("Join", joining(lease_s=0.1).SerializeToString())
+        heard = servicer._group._heard[UUID]
+        message = joining(trainer=b"another process!").SerializeToString()
+        coming = asyncio.ensure_future(servicer.call("Join", message))
+        await asyncio.sleep(0)
+        heard.at += 0.05  # as when the clock was looked at late
+        return parse_small(pb.JoinReply, await coming)
+
+    assert asyncio.run(come_back()).trainer_incarnation == 2
 
 
 @pytest.mark.parametrize(
