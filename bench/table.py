@@ -1,28 +1,53 @@
-"""A table in process: pull and push on 8 M rows, and how evenly it grows from nothing."""
+"""A table in process: pull and push on 8 M rows, plain and of ctr, and how evenly it grows from nothing.
 
+The ceiling beside a rate is what one core could move: a bucket's line, the row, read and written where
+it is pushed to, and what comes or goes, over the memory bandwidth measured in the same run.
+"""
+
+import dataclasses
 import time
 from typing import Any
 
 import numpy as np
 
-from bench.common import DIM, FILL_BLOCK, ROWS, distinct_keys, fill_keys, measure, touch_memory
+from bench.common import (
+    DIM,
+    FILL_BLOCK,
+    ROWS,
+    distinct_keys,
+    fill_keys,
+    measure,
+    memory_bytes_per_s,
+    touch_memory,
+)
 from pserver.spec import TableSpec
 from pserver.table.sparse import SparseTable
 
 _BATCHES = 40
 _GROWTH_BATCH = 27_600
+_LINE = 64
 
 
 def run(*, num_rows: int = ROWS) -> dict[str, Any]:
     """Return rates in keys a second, and the slowest request of the growth over the median."""
     touch_memory(num_rows * 220)
+    bandwidth = memory_bytes_per_s()
+    plain = TableSpec(name="bench", dim=DIM, optimizer="adagrad")
+    ctr = dataclasses.replace(plain, accessor="ctr:embedx_threshold=-1e9")  # every row has embedx
     growth = _growth(num_rows)
+    result = _rates(plain, num_rows, bandwidth)
+    of_ctr = {f"ctr_{name}": rate for name, rate in _rates(ctr, num_rows, bandwidth).items()}
+    return {**result, **of_ctr, "memory_bytes_per_s": bandwidth, "growth": growth}
+
+
+def _rates(spec: TableSpec, num_rows: int, bandwidth: float) -> dict[str, float]:
+    """Return the rates of a table of so many rows, their ceilings, and bytes a row."""
     wanted = distinct_keys(_BATCHES)
     count = float(np.mean([keys.size for keys in wanted]))
-    table = SparseTable(TableSpec(name="bench", dim=DIM, optimizer="adagrad"))
+    table = SparseTable(spec)
     out = np.empty(FILL_BLOCK * DIM, np.float32)
     for keys in fill_keys(num_rows, wanted):
-        table.pull(keys, out[: keys.size * DIM])
+        table.push(keys, np.zeros(keys.size * DIM, np.float32))
     grads = np.random.default_rng(0).standard_normal(out.size).astype(np.float32)
 
     def push(i: int) -> None:
@@ -39,12 +64,15 @@ def run(*, num_rows: int = ROWS) -> dict[str, Any]:
         keys = wanted[i % _BATCHES]
         table.peek(keys, out[: keys.size * DIM])
 
+    row_bytes = table.row_bytes + table.slab.extra_bytes / table.num_rows
+    moved = _LINE + 4 * DIM
     return {
+        "pull_ceiling_keys_per_s": bandwidth / (moved + 4 * DIM),
+        "push_ceiling_keys_per_s": bandwidth / (moved + 2 * row_bytes),
         "pull_keys_per_s": measure(pull, inner=_BATCHES).rate(count)["median"],
         "peek_keys_per_s": measure(peek, inner=_BATCHES).rate(count)["median"],
         "push_keys_per_s": measure(push, inner=_BATCHES).rate(count)["median"],
         "bytes_per_row": table.num_bytes / table.num_rows,
-        "growth": growth,
     }
 
 

@@ -163,6 +163,22 @@ def _add_plan(planning: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="of the rows of ctr, those that have embedx (default: 1)",
     )
+    planning.add_argument(
+        "--embedx-optimizer",
+        default=spec.embedx_optimizer,
+        metavar="RULE",
+        help="of the second part of rows of ctr (default: as --optimizer)",
+    )
+    planning.add_argument(
+        "--evict", default=spec.evict, help=f"which rows fall out (default: {spec.evict})"
+    )
+    planning.add_argument(
+        "--ttl-days",
+        type=whole_number,
+        default=spec.ttl_days,
+        metavar="DAYS",
+        help="days of data that rows live unwritten (default: 0, for ever)",
+    )
     planning.add_argument("--json", action="store_true", help="print one JSON object")
     planning.set_defaults(run=_plan)
 
@@ -309,6 +325,9 @@ def _plan(given: argparse.Namespace) -> None:
         storage=given.storage,
         accessor=given.accessor,
         embedx_share=given.embedx_share,
+        embedx_optimizer=given.embedx_optimizer,
+        evict=given.evict,
+        ttl_days=given.ttl_days,
     )
     if given.json:
         print(json.dumps(dataclasses.asdict(plan)))

@@ -270,10 +270,17 @@ def inspected_lines(found: Inspected) -> list[str]:
 
 def _epoch_line(plan: Plan) -> list[tuple[str, str]]:
     """Return what a row has beside weights, state and its share of the index."""
-    if plan.accessor == "plain":
+    said = []
+    if plan.accessor != "plain":
+        share = f"{100 * plan.embedx_share:g} % of the rows have embedx"
+        said.append(f"accessor ctr; {share}, {plan.embedx_optimizer}")
+    if plan.evict != "none":
+        said.append(f"evict {plan.evict}")
+    if plan.ttl_days:
+        said.append(f"ttl of {plan.ttl_days} days")
+    if not said:
         return [("  epoch", f"{plan.epoch_bytes}")]
-    share = f"{100 * plan.embedx_share:g} % of the rows have embedx"
-    return [("  epoch, words", f"{plan.epoch_bytes}: accessor ctr; {share}")]
+    return [("  epoch, words", f"{plan.epoch_bytes}: {'; '.join(said)}")]
 
 
 def _no_row(found: Inspected) -> str:

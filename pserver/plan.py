@@ -19,8 +19,9 @@ from pserver.arrays import Doubles
 from pserver.errors import ConfigError, nearest
 from pserver.kernel.hashmap import BUCKETS_MIN, limit_of
 from pserver.placement import NUM_PARTITIONS, SHARDS_MAX, partitions_of_shard, shard_of_partition
-from pserver.spec import DIM_MAX, ROW_DTYPES, ROWS_MAX, STORAGES
+from pserver.spec import DAYS_MAX, DIM_MAX, ROW_DTYPES, ROWS_MAX, STORAGES
 from pserver.table.accessor import Accessor, make_accessor
+from pserver.table.eviction import make_eviction_rule
 from pserver.table.optimizer import make_optimizer
 
 BATCH_KEYS = 27_600
@@ -51,10 +52,13 @@ class Plan:
         capacity_max: rows that a shard may hold.
         accessor: of the table, spelled out.
         embedx_share: share of the rows that have their second part; 1 where rows have one part.
+        embedx_optimizer: the rule of the second part, spelled out; empty where rows have one part.
+        evict: which rows fall out, spelled out.
+        ttl_days: after which rows go; 0 none.
         weights_bytes: of a row, on average over those with embedx and those without.
         state_bytes: as above.
         state_parts: floats of a row's state by the name of each part.
-        epoch_bytes: of a row, and of its statistics if its accessor has any.
+        epoch_bytes: of a row, and of the words that accessor, eviction and ttl keep of it.
         index_bytes: of a row, on average over all shards.
         row_bytes: the sum of these four.
         index_buckets: over all shards.
@@ -81,6 +85,9 @@ class Plan:
     capacity_max: int
     accessor: str
     embedx_share: float
+    embedx_optimizer: str
+    evict: str
+    ttl_days: int
     weights_bytes: int
     state_bytes: int
     state_parts: Mapping[str, int]
@@ -114,6 +121,9 @@ def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
     storage: str = "memory",
     accessor: str = "plain",
     embedx_share: float = 1.0,
+    embedx_optimizer: str = "",
+    evict: str = "none",
+    ttl_days: int = 0,
 ) -> Plan:
     """Return what a table will cost.
 
@@ -128,6 +138,9 @@ def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
         storage: where rows are kept, as a spec has it.
         accessor: as a spec has it.
         embedx_share: share of the rows of ctr that have embedx.
+        embedx_optimizer: as a spec has it.
+        evict: as a spec has it.
+        ttl_days: as a spec has it.
 
     Raises:
         ConfigError: a number is out of range, or a rule or word is unknown.
@@ -140,7 +153,10 @@ def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
     _check_word("--storage", storage, STORAGES)
     rule = make_optimizer(optimizer, dim=dim, where="--optimizer")
     kept = make_accessor(accessor, where="--accessor")
-    row = _row(optimizer, dim, _weight_bytes(row_dtype), kept, embedx_share)
+    rules = (optimizer, _embedx_rule(embedx_optimizer, optimizer, dim, kept))
+    going = make_eviction_rule(evict, is_ctr=kept.is_ctr, where="--evict")
+    row = _row(rules, dim, _weight_bytes(row_dtype), kept, embedx_share)
+    row["epoch_bytes"] += FLOAT_BYTES * (len(going.fields) + _ttl_words(ttl_days, kept))
     slab_bytes = sum(row.values())
     buckets = _shard_buckets(rows, num_shards)
     index = _index(rows, buckets)
@@ -154,6 +170,9 @@ def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
         capacity_max=capacity_max,
         accessor=kept.text,
         embedx_share=embedx_share,
+        embedx_optimizer=rules[1] if kept.is_ctr else "",
+        evict=going.text,
+        ttl_days=ttl_days,
         **row,
         state_parts=rule.parts,
         row_bytes=slab_bytes + index["index_bytes"],
@@ -164,8 +183,29 @@ def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
     )
 
 
+def _embedx_rule(text: str, optimizer: str, dim: int, accessor: Accessor) -> str:
+    """Return the rule of the second part of rows, spelled out, or refuse one where there is none."""
+    if text and not accessor.is_ctr:
+        raise ConfigError(
+            f"--embedx-optimizer has no effect with accessor {accessor.text}; leave it out"
+        )
+    where = "--embedx-optimizer" if text else "--optimizer"
+    return make_optimizer(text or optimizer, dim=max(1, dim - 1), where=where).text
+
+
+def _ttl_words(days: int, accessor: Accessor) -> int:
+    """Return how many words a row has for its days, or refuse days that cannot be."""
+    if not 0 <= days <= DAYS_MAX:
+        raise ConfigError(f"--ttl-days must be in [0, {DAYS_MAX}], got {days}")
+    if days and accessor.is_ctr:
+        raise ConfigError(
+            "--ttl-days is for the accessor plain; rows of ctr go by its delete_after_unseen_days"
+        )
+    return int(days > 0)
+
+
 def _row(
-    optimizer: str, dim: int, weight_bytes: int, accessor: Accessor, share: float
+    rules: tuple[str, str], dim: int, weight_bytes: int, accessor: Accessor, share: float
 ) -> dict[str, Any]:
     """Return the bytes that a row has beside the index, on average.
 
@@ -174,7 +214,8 @@ def _row(
     """
     wide, rest = (1, dim - 1) if accessor.is_ctr else (dim, 0)
     wide_state, rest_state = (
-        make_optimizer(optimizer, dim=part).state_dim if part else 0 for part in (wide, rest)
+        make_optimizer(rule, dim=part).state_dim if part else 0
+        for rule, part in zip(rules, (wide, rest), strict=True)
     )
     if accessor.is_ctr:
         if not 0.0 <= share <= 1.0:

@@ -1,6 +1,7 @@
 """What ``pserver.plan`` promises: the bytes that tables and messages really have."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -246,3 +247,50 @@ def test_a_share_of_embedx_is_refused_where_rows_have_one_part() -> None:
     """It would have no effect."""
     with pytest.raises(ConfigError, match="--embedx-share has no effect"):
         make_plan(rows=10, dim=4, optimizer="sgd", num_shards=1, capacity_max=99, embedx_share=0.5)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"evict": "lru:rows=1e5"},
+        {"evict": "lfu:rows=1e5", "ttl_days": 7},
+        {"ttl_days": 7},
+        {"accessor": "ctr", "evict": "score:bytes=1e8"},
+        {"accessor": "ctr", "embedx_optimizer": "adam"},
+        {"accessor": "ctr", "embedx_optimizer": "sgd", "evict": "lfu:rows=1e5"},
+    ],
+)
+def test_bytes_are_those_of_rows_that_may_go_and_of_two_rules(rules: dict[str, Any]) -> None:
+    """Words of eviction and of days are counted, and the second part by its own rule."""
+    rows, capacity_max = 20_000, 2**22
+    spec = TableSpec(name="t", dim=4, optimizer="adagrad", capacity_max=capacity_max, **rules)
+    table = SparseTable(spec)
+    table.assign(random_keys(rows), np.ones(rows * 4, np.float32))
+
+    planned = make_plan(
+        rows=rows, dim=4, optimizer="adagrad", num_shards=1, capacity_max=capacity_max, **rules
+    )
+
+    assert planned.total_bytes == pytest.approx(table.num_bytes, rel=0.05)
+    slab_bytes = planned.weights_bytes + planned.state_bytes + planned.epoch_bytes
+    assert slab_bytes * rows == table.row_bytes * rows + table.slab.extra_bytes
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"embedx_optimizer": "sgd"}, "--embedx-optimizer has no effect with accessor plain"),
+        ({"evict": "lrv:rows=9"}, "--evict: unknown rule 'lrv'; did you mean 'lru'"),
+        ({"evict": "score:rows=9"}, "--evict: score.* have no score"),
+        ({"ttl_days": -1}, r"--ttl-days must be in \[0, 36500\], got -1"),
+        ({"ttl_days": 1, "accessor": "ctr"}, "--ttl-days is for the accessor plain"),
+        (
+            {"accessor": "ctr", "embedx_optimizer": "adm"},
+            "--embedx-optimizer: unknown rule 'adm'; did you mean 'adam'",
+        ),
+    ],
+)
+def test_rules_that_a_table_could_not_have_are_refused(rules: dict[str, Any], message: str) -> None:
+    """By the flag, as the spec would be by the field."""
+    with pytest.raises(ConfigError, match=message):
+        make_plan(rows=10, dim=4, optimizer="sgd", num_shards=1, capacity_max=99, **rules)
