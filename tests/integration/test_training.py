@@ -142,6 +142,36 @@ def test_wide_deep_reaches_its_auc_on_real_data(
     assert counts(pair, "wide_deep") == ([250, 250], summary.rows)
 
 
+def test_a_run_with_all_that_tables_can_keep_small_learns_and_stays_small(
+    pair: list[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of ctr, admitted at the third sight, 1,500 a shard at most: all three are at work, and it learns."""
+    if not CRITEO.exists():
+        pytest.skip("the real data is not here")
+    monkeypatch.setattr(job, "TABLE", "small")
+    given = {
+        "ps": endpoints(pair),
+        "data": str(CRITEO),
+        "eval_last": 2000,
+        "model": "wide_deep",
+        "batch_size": 32,
+        "accessor": "ctr:embedx_threshold=1",
+        "admission": "count:n=3",
+        "evict": "lfu:rows=1500",
+    }
+
+    summary = run(RunSettings.make(given, origins={}))
+
+    with pserver.connect(endpoints(pair)) as client:
+        tables = [t for shard in client.stats() for t in shard.tables if t.table == "small"]
+    for table in tables:
+        assert 1000 < table.rows <= 1500
+        assert 0 < table.embedx_rows < table.rows
+        assert min(table.keys_waiting, table.keys_unadmitted, table.evicted) > 0
+    assert summary.auc is not None
+    assert summary.auc >= AUC_MIN - 0.03
+
+
 def lines_of(process: "subprocess.Popen[str]") -> "queue.Queue[str | None]":
     """Return what a process prints on standard error, line by line as it comes, and None at its end."""
     lines: queue.Queue[str | None] = queue.Queue()
