@@ -5,7 +5,6 @@ that is not there.
 """
 
 import argparse
-import dataclasses
 import functools
 import json
 import os
@@ -24,11 +23,11 @@ from pserver.cli_checkpoint import add_checkpoint, checkpoint
 from pserver.cli_export import add_export
 from pserver.cli_journal import add_journal, add_promote, journal, promote
 from pserver.cli_lifecycle import add_commands
+from pserver.cli_plan import add_plan
 from pserver.cli_shared import add_cluster_flags, client_settings, connect_given, console
 from pserver.cli_tables import (
     inspected_facts,
     inspected_lines,
-    plan_lines,
     table_facts,
     tables_table,
     troubles,
@@ -47,12 +46,9 @@ from pserver.options import (
     add_flags,
     key_number,
     resolve,
-    whole_number,
 )
 from pserver.paddle import ServeAliases
-from pserver.plan import BATCH_KEYS, make_plan
 from pserver.server.app import serve
-from pserver.spec import ROW_DTYPES, STORAGES, TableSpec
 from pserver.table.optimizer import COMMON, RULES, make_optimizer
 from pserver.table.optimizer_file import load_rules
 from pserver.table.schedule import SHAPES
@@ -102,7 +98,7 @@ def make_parser() -> CommandParser:
     add_commands(commands.add_parser)
     add_export(commands.add_parser)
     add_certs(commands.add_parser)
-    _add_plan(commands.add_parser("plan", help="tell what a table will cost, without a server"))
+    add_plan(commands.add_parser("plan", help="tell what a table will cost, without a server"))
 
     checkpoints = commands.add_parser("checkpoint", help="save, load and look after checkpoints")
     add_checkpoint(checkpoints, cluster_flags=add_cluster_flags)
@@ -121,66 +117,6 @@ def make_parser() -> CommandParser:
     optimizers.add_argument("--json", action="store_true", help="print one JSON object")
     optimizers.set_defaults(run=_optimizers)
     return parser
-
-
-def _add_plan(planning: argparse.ArgumentParser) -> None:
-    """Give ``plan`` its flags; what a spec has, has the spec's default."""
-    spec = TableSpec(name="plan", dim=16)
-    for flag, default, text in (
-        ("--rows", None, "rows over all shards, such as 2e9"),
-        ("--dim", spec.dim, "weights a row"),
-        ("--shards", 1, "how many shards the cluster has"),
-        ("--capacity-max", spec.capacity_max, "rows that a shard may hold"),
-        ("--batch-keys", BATCH_KEYS, "distinct keys of a batch"),
-    ):
-        planning.add_argument(
-            flag,
-            type=whole_number,
-            metavar=flag.rsplit("-", maxsplit=1)[-1].upper(),
-            default=default,
-            required=default is None,
-            help=text if default is None else f"{text} (default: {default})",
-        )
-    planning.add_argument(
-        "--optimizer",
-        default=spec.optimizer,
-        help=f"see `pserver optimizers` (default: {spec.optimizer})",
-    )
-    for flag, word, words, text in (
-        ("--row-dtype", spec.row_dtype, ROW_DTYPES, "what weights are kept in"),
-        ("--storage", spec.storage, STORAGES, "where rows are kept"),
-    ):
-        planning.add_argument(
-            flag, default=word, metavar="|".join(words), help=f"{text} (default: {word})"
-        )
-    planning.add_argument(
-        "--accessor", default=spec.accessor, help=f"plain or ctr (default: {spec.accessor})"
-    )
-    planning.add_argument(
-        "--embedx-share",
-        type=float,
-        default=1.0,
-        metavar="SHARE",
-        help="of the rows of ctr, those that have embedx (default: 1)",
-    )
-    planning.add_argument(
-        "--embedx-optimizer",
-        default=spec.embedx_optimizer,
-        metavar="RULE",
-        help="of the second part of rows of ctr (default: as --optimizer)",
-    )
-    planning.add_argument(
-        "--evict", default=spec.evict, help=f"which rows fall out (default: {spec.evict})"
-    )
-    planning.add_argument(
-        "--ttl-days",
-        type=whole_number,
-        default=spec.ttl_days,
-        metavar="DAYS",
-        help="days of data that rows live unwritten (default: 0, for ever)",
-    )
-    planning.add_argument("--json", action="store_true", help="print one JSON object")
-    planning.set_defaults(run=_plan)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -311,28 +247,6 @@ def _inspect(given: argparse.Namespace) -> None:
         print(json.dumps(inspected_facts(found)))
     else:
         print(*inspected_lines(found), sep="\n")
-
-
-def _plan(given: argparse.Namespace) -> None:
-    plan = make_plan(
-        rows=given.rows,
-        dim=given.dim,
-        optimizer=given.optimizer,
-        num_shards=given.shards,
-        capacity_max=given.capacity_max,
-        batch_keys=given.batch_keys,
-        row_dtype=given.row_dtype,
-        storage=given.storage,
-        accessor=given.accessor,
-        embedx_share=given.embedx_share,
-        embedx_optimizer=given.embedx_optimizer,
-        evict=given.evict,
-        ttl_days=given.ttl_days,
-    )
-    if given.json:
-        print(json.dumps(dataclasses.asdict(plan)))
-    else:
-        print(*plan_lines(plan), sep="\n")
 
 
 def _fact(endpoint: str, stats: pb.StatsReply) -> dict[str, Any]:

@@ -58,3 +58,9 @@ def size_text(num_bytes: int) -> str:
     if num_bytes < _GIB:
         return f"{num_bytes / _MIB:.2f} MiB"
     return f"{num_bytes / _GIB:,.1f} GiB"
+
+
+def aligned(pairs: list[tuple[str, str]]) -> list[str]:
+    """Return a line for each name and text, the texts in one column."""
+    width = max(len(name) for name, _ in pairs)
+    return [f"{name:<{width}}  {text}" for name, text in pairs]

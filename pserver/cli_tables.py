@@ -1,7 +1,7 @@
-"""What ``pserver ls``, ``inspect`` and ``plan`` tell: facts for ``--json``, and text for people.
+"""What ``pserver ls`` and ``inspect`` tell: facts for ``--json``, and text for people.
 
 Rooms before and after: ``cli`` reads the flags, asks here, and prints; the facts come from the
-shards' Stats and Inspect, and from ``plan``.
+shards' Stats and Inspect.
 """
 
 import dataclasses
@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from pserver.cli_shared import size_text
+from pserver.cli_shared import aligned
 from pserver.client.client import Client
 from pserver.client.inspected import Inspected
 from pserver.placement import partitions_of_shard
-from pserver.plan import BUCKET_BYTES, Plan
-from pserver.spec import ROWS_MAX, DenseSpec, TableSpec
+from pserver.spec import DenseSpec, TableSpec
 from pserver.table.in_force import in_force
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import dense_spec_of, spec_of
@@ -265,22 +264,7 @@ def inspected_lines(found: Inspected) -> list[str]:
             )
     else:
         pairs += [("row", _no_row(found)), ("reads as", _floats(found.weights))]
-    return _aligned(pairs)
-
-
-def _epoch_line(plan: Plan) -> list[tuple[str, str]]:
-    """Return what a row has beside weights, state and its share of the index."""
-    said = []
-    if plan.accessor != "plain":
-        share = f"{100 * plan.embedx_share:g} % of the rows have embedx"
-        said.append(f"accessor ctr; {share}, {plan.embedx_optimizer}")
-    if plan.evict != "none":
-        said.append(f"evict {plan.evict}")
-    if plan.ttl_days:
-        said.append(f"ttl of {plan.ttl_days} days")
-    if not said:
-        return [("  epoch", f"{plan.epoch_bytes}")]
-    return [("  epoch, words", f"{plan.epoch_bytes}: {'; '.join(said)}")]
+    return aligned(pairs)
 
 
 def _no_row(found: Inspected) -> str:
@@ -291,70 +275,6 @@ def _no_row(found: Inspected) -> str:
     return f"none; not admitted yet, counted so far: {counted or 'nothing'}"
 
 
-def plan_lines(plan: Plan) -> list[str]:
-    """Return a plan for people, a line a figure."""
-    shards = "1 shard" if plan.num_shards == 1 else f"{plan.num_shards} shards"
-    return _aligned(
-        [
-            ("table", f"{plan.rows:,} rows of dim {plan.dim} on {shards}"),
-            ("optimizer", plan.optimizer),
-            ("bytes a row", f"{plan.row_bytes:.1f}"),
-            ("  weights", f"{plan.weights_bytes}: {plan.row_dtype}"),
-            ("  state", f"{plan.state_bytes}: {', '.join(plan.state_parts) or 'none'}"),
-            *_epoch_line(plan),
-            (
-                "  index",
-                f"{plan.index_bytes:.1f}: {BUCKET_BYTES} bytes a bucket, "
-                f"{100 * plan.index_load:.0f} % of them filled",
-            ),
-            (
-                "",
-                "a partition (1024 in all) doubles its buckets when they are 1/2 to 3/4 full",
-            ),
-            ("largest shard", f"{size_text(plan.shard_bytes)}, {plan.shard_rows:,} rows"),
-            *_places(plan),
-            ("all shards", size_text(plan.total_bytes)),
-            ("capacity_max", _capacity(plan)),
-            ("one batch", f"{plan.batch_keys:,} distinct keys over all shards"),
-            (
-                "  pull",
-                f"{size_text(plan.pull_request_bytes)} there, {size_text(plan.pull_reply_bytes)} back",
-            ),
-            ("  push", f"{size_text(plan.push_request_bytes)} there"),
-        ]
-    )
-
-
-def _places(plan: Plan) -> list[tuple[str, str]]:
-    """Return what of the largest shard lies where, if not all is in memory."""
-    if plan.storage == "memory":
-        return []
-    memory = plan.shard_bytes - plan.shard_file_bytes
-    return [
-        ("  memory", f"{size_text(memory)} for keys and epochs, and what you give to hot rows"),
-        ("  file", f"{size_text(plan.shard_file_bytes)} for weights and state"),
-    ]
-
-
-def _capacity(plan: Plan) -> str:
-    """Return whether the shards have room for their rows, and what to do if not."""
-    text = f"{plan.capacity_max:,} rows a shard: "
-    if plan.is_capacity_enough:
-        return f"{text}enough, {plan.capacity_needed:,} are needed"
-    ways = []
-    if plan.capacity_needed <= ROWS_MAX:
-        ways.append(f"make it {plan.capacity_needed:,}")
-    if plan.shards_needed:
-        ways.append(f"take {plan.shards_needed} shards or more")
-    return f"{text}too small; {', or '.join(ways) or 'raise it, and take more shards'}"
-
-
 def _floats(values: NDArray[np.float32]) -> str:
     """Return numbers with as many digits as tell them apart."""
     return " ".join(map(str, values))
-
-
-def _aligned(pairs: list[tuple[str, str]]) -> list[str]:
-    """Return a line for each name and text, the texts in one column."""
-    width = max(len(name) for name, _ in pairs)
-    return [f"{name:<{width}}  {text}" for name, text in pairs]

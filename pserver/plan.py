@@ -145,38 +145,26 @@ def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
     Raises:
         ConfigError: a number is out of range, or a rule or word is unknown.
     """
-    _check_range("--rows", rows, ROWS_MAX * SHARDS_MAX)
-    _check_range("--dim", dim, DIM_MAX)
-    _check_range("--shards", num_shards, SHARDS_MAX)
-    _check_range("--capacity-max", capacity_max, ROWS_MAX)
-    _check_range("--batch-keys", batch_keys, ROWS_MAX)
+    _check_numbers(rows, dim, num_shards, capacity_max, batch_keys)
     _check_word("--storage", storage, STORAGES)
     rule = make_optimizer(optimizer, dim=dim, where="--optimizer")
     kept = make_accessor(accessor, where="--accessor")
     rules = (optimizer, _embedx_rule(embedx_optimizer, optimizer, dim, kept))
-    going = make_eviction_rule(evict, is_ctr=kept.is_ctr, where="--evict")
+    going, words = _going(evict, ttl_days, kept)
     row = _row(rules, dim, _weight_bytes(row_dtype), kept, embedx_share)
-    row["epoch_bytes"] += FLOAT_BYTES * (len(going.fields) + _ttl_words(ttl_days, kept))
-    slab_bytes = sum(row.values())
+    row["epoch_bytes"] += FLOAT_BYTES * words
     buckets = _shard_buckets(rows, num_shards)
-    index = _index(rows, buckets)
     return Plan(
-        rows=rows,
         dim=dim,
         optimizer=rule.text,
         row_dtype=row_dtype,
-        storage=storage,
-        num_shards=num_shards,
-        capacity_max=capacity_max,
         accessor=kept.text,
         embedx_share=embedx_share,
         embedx_optimizer=rules[1] if kept.is_ctr else "",
-        evict=going.text,
-        ttl_days=ttl_days,
+        **going,
         **row,
         state_parts=rule.parts,
-        row_bytes=slab_bytes + index["index_bytes"],
-        **index,
+        **_index(rows, buckets, row),
         **_shares(rows, buckets, row, storage),
         **_capacity(rows, num_shards, capacity_max),
         **_batch(batch_keys, dim),
@@ -193,15 +181,20 @@ def _embedx_rule(text: str, optimizer: str, dim: int, accessor: Accessor) -> str
     return make_optimizer(text or optimizer, dim=max(1, dim - 1), where=where).text
 
 
-def _ttl_words(days: int, accessor: Accessor) -> int:
-    """Return how many words a row has for its days, or refuse days that cannot be."""
+def _going(evict: str, days: int, accessor: Accessor) -> tuple[dict[str, Any], int]:
+    """Return what makes rows go, spelled out, and how many words a row has for it.
+
+    Raises:
+        ConfigError: a table could not have such a rule, or such days.
+    """
+    rule = make_eviction_rule(evict, is_ctr=accessor.is_ctr, where="--evict")
     if not 0 <= days <= DAYS_MAX:
         raise ConfigError(f"--ttl-days must be in [0, {DAYS_MAX}], got {days}")
     if days and accessor.is_ctr:
         raise ConfigError(
             "--ttl-days is for the accessor plain; rows of ctr go by its delete_after_unseen_days"
         )
-    return int(days > 0)
+    return {"evict": rule.text, "ttl_days": days}, len(rule.fields) + (days > 0)
 
 
 def _row(
@@ -231,10 +224,13 @@ def _row(
     }
 
 
-def _index(rows: int, buckets: Doubles) -> dict[str, Any]:
-    """Return what the indexes of all shards have; ``buckets`` is (S,)."""
+def _index(rows: int, buckets: Doubles, row: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the indexes of all shards have, and rows with them; ``buckets`` is (S,)."""
+    index_bytes = float(BUCKET_BYTES * buckets.sum() / rows)
     return {
-        "index_bytes": float(BUCKET_BYTES * buckets.sum() / rows),
+        "rows": rows,
+        "row_bytes": sum(row.values()) + index_bytes,
+        "index_bytes": index_bytes,
         "index_buckets": round(buckets.sum()),
         "index_load": float(rows / buckets.sum()),
     }
@@ -244,6 +240,8 @@ def _capacity(rows: int, num_shards: int, capacity_max: int) -> dict[str, Any]:
     """Return whether the shards have room for their rows."""
     needed = _rows_needed(rows, num_shards)
     return {
+        "num_shards": num_shards,
+        "capacity_max": capacity_max,
         "capacity_needed": needed,
         "is_capacity_enough": needed <= capacity_max,
         "shards_needed": _shards_needed(rows, capacity_max),
@@ -266,6 +264,7 @@ def _shares(rows: int, buckets: Doubles, row: Mapping[str, int], storage: str) -
     shares = rows / NUM_PARTITIONS * partitions
     shard_bytes = shares * slab_bytes + BUCKET_BYTES * buckets
     return {
+        "storage": storage,
         "shard_rows": math.ceil(shares.max()),
         "shard_bytes": round(shard_bytes.max()),
         "shard_file_bytes": round(shares.max() * file_bytes),
@@ -281,6 +280,15 @@ def _batch(keys: int, dim: int) -> dict[str, Any]:
         "pull_reply_bytes": keys * FLOAT_BYTES * dim,
         "push_request_bytes": keys * (KEY_BYTES + FLOAT_BYTES * dim + COUNT_BYTES),
     }
+
+
+def _check_numbers(rows: int, dim: int, num_shards: int, capacity_max: int, keys: int) -> None:
+    """Refuse a number that no cluster could have."""
+    _check_range("--rows", rows, ROWS_MAX * SHARDS_MAX)
+    _check_range("--dim", dim, DIM_MAX)
+    _check_range("--shards", num_shards, SHARDS_MAX)
+    _check_range("--capacity-max", capacity_max, ROWS_MAX)
+    _check_range("--batch-keys", keys, ROWS_MAX)
 
 
 def _check_range(flag: str, value: int, high: int) -> None:
