@@ -76,6 +76,11 @@ class Executor:
         self._thread.start()
 
     @property
+    def is_closed(self) -> bool:
+        """Return whether the shard is closing: walks that cannot go on give up."""
+        return self._is_closed
+
+    @property
     def num_put(self) -> int:
         """Return how many pieces came so far."""
         return self._num_put

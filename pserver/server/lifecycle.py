@@ -292,6 +292,8 @@ class LifecycleMethods:
                     )
                     return
                 while walk.message and not self._is_noted(number):
+                    if self._executor.is_closed:
+                        return  # a restart takes it up where it stands
                     yield
                 try:
                     next(slices)

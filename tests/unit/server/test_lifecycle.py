@@ -1,6 +1,7 @@
 """What a shard does with walks: one at a time, named by who asked, ended with their table."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -175,3 +176,21 @@ def test_top_keys_of_what_rows_do_not_have_are_refused(servicer: Servicer, by: s
 
     with pytest.raises(errors.ConfigError, match=r"top-keys 't'"):
         call(servicer, "TopKeys", message)
+
+
+@pytest.mark.timeout(60)
+def test_a_shard_closes_when_its_walk_cannot_be_recorded(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of the journal is full and stays so: a restart goes on where the walk stood."""
+    ask(servicer, day=3, walk=2)
+
+    def full(*_: object) -> None:
+        raise errors.StorageError("no space left on device")
+
+    monkeypatch.setattr(servicer._recorder, "note", full)
+    closing = threading.Thread(target=servicer.close, daemon=True)
+    closing.start()
+    closing.join(20.0)
+
+    assert not closing.is_alive()
