@@ -17,7 +17,7 @@ stage  parameters      gradients       state
 
 Between steps, that is: in stage 2 gradients are whole while backward runs, and given back as they are summed. While it
 sums, a step holds them once more, as one tensor.
-Stage 3 is torch's: ``torch.distributed.fsdp.fully_shard``, on torch's own default process group.
+Stage 3 is torch's: ``full_sharding``.
 
 What always holds: all ranks have the same bits in all parameters after a step, and they are those that the
 unsharded optimizer would give, if it steps each number by itself (SGD, Adam, AdamW, Adagrad, RMSprop; not
