@@ -58,7 +58,7 @@ class _Held:
     groups: list[dict[str, Any]] = field(default_factory=list)
     """Of torch's split backward: where the weights' gradients begin."""
     roots: tuple[list[Tensor], list[Tensor]] | None = None
-    """Outputs and their gradients, if no input needs one and so all is done with the weights."""
+    """Outputs and their gradients, if no stage waits for its inputs': all is done with the weights."""
 
 
 class Pipeline:
@@ -137,6 +137,7 @@ class Pipeline:
 
         Args:
             inputs: arguments of the model, each (samples, ...); read on the rank of the first stage.
+                Those that require gradients, such as pooled rows, get theirs.
             targets: (samples, ...); read on the rank of the last stage.
 
         Raises:
@@ -261,8 +262,9 @@ class Pipeline:
         if self.timetable.schedule != "zero-bubble":
             if pairs:
                 torch.autograd.backward(outputs, roots)
-            return [value.grad for value in held.inputs]
-        if not pairs or not any(value.requires_grad for value in held.inputs):
+            # The first stage's inputs are parts of the caller's, to whom their gradients went.
+            return [value.grad for value in held.inputs] if stage else []
+        if stage == 0 or not pairs or not any(value.requires_grad for value in held.inputs):
             held.roots = (outputs, roots)
             return [None for _ in held.inputs]
         # torch detaches the outputs in place, which views do not allow.

@@ -75,6 +75,28 @@ def test_a_batch_without_samples_leaves_gradients_alone():
         assert (stepped.loss, stepped.samples, grads) == (0.0, 0, {})
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_inputs_that_require_gradients_get_theirs(schedule):
+    """So what comes before the pipeline, such as pooled rows, can go on backward."""
+    copies = copies_for(2, 2)
+
+    def work(group: Group):
+        pipeline = make_pipeline(group, schedule, 3, copies[group.rank])
+        inputs, targets = batch(8)
+        inputs.requires_grad_()
+        pipeline.step([inputs], targets)
+        pipeline.close()
+        return inputs.grad
+
+    first, second = results(2, work)
+
+    inputs, targets = batch(8)
+    inputs.requires_grad_()
+    nn.functional.mse_loss(Tower()(inputs), targets).backward()
+    torch.testing.assert_close(first, inputs.grad, atol=1e-6, rtol=1e-6)
+    assert second is None
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
 def test_pipelines_side_by_side_equal_one_process(schedule):
     """Two pipelines of two ranks, gradients averaged after the last micro-batch: one process's steps.
