@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pserver.server.secure import check_binds
 from tests.deploy.manifests import (
     DEPLOY,
     ROOT,
@@ -78,6 +79,7 @@ def test_process_1_is_the_product_itself(role: str) -> None:
 def test_the_image_listens_where_it_says() -> None:
     """The default command of a server is accepted, and its ports are those that are exposed."""
     settings = serve_settings(json.loads(of("pserver", "CMD")[0]))
+    check_binds(settings)
 
     ports = [str(port_of(settings.bind)), str(port_of(settings.metrics_bind))]
 
@@ -144,6 +146,7 @@ def test_the_composed_cluster_fits_together(monkeypatch: pytest.MonkeyPatch) -> 
             continue
         monkeypatch.setattr("socket.gethostname", lambda host=service["hostname"]: host)
         settings = serve_settings(service["command"])
+        check_binds(settings)
         assert int(service["stop_grace_period"].rstrip("s")) > settings.drain_s
         assert name == service["hostname"] == f"pserver-{settings.shard}"
         assert (settings.journal or "").startswith(service["volumes"][0].split(":")[1])

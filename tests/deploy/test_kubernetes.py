@@ -10,7 +10,9 @@ import pytest
 import pserver
 from pserver.cli import make_parser
 from pserver.config import ServeSettings
+from pserver.server.secure import check_binds
 from tests.deploy.manifests import (
+    DEPLOY,
     OVERLAYS,
     Object,
     one,
@@ -133,8 +135,13 @@ def test_ports_are_those_that_a_server_listens_on(
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
     assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == ports
     assert all(port["targetPort"] == port["name"] for port in service["spec"]["ports"])
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["grpc"]["port"] == ports["grpc"]
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        probe = container[name]
+        if settings.tls_cert:  # which the kubelet's gRPC probes do not know
+            assert probe["tcpSocket"] == {"port": "grpc"}
+            assert "grpc" not in probe
+        else:
+            assert probe["grpc"]["port"] == ports["grpc"]
     (endpoint,) = one(objects, "ServiceMonitor")["spec"]["endpoints"]
     assert (endpoint["port"], endpoint["path"]) == ("metrics", "/metrics")
     policy = one(objects, "NetworkPolicy")["spec"]
@@ -183,6 +190,44 @@ def test_the_job_gives_up_where_trying_again_cannot_help(objects: list[Object]) 
     assert rules[0]["onPodConditions"][0]["type"] == "DisruptionTarget"
     assert job["spec"]["backoffLimitPerIndex"] > 0
     assert pod_of(job)["restartPolicy"] == "Never"  # a pod failure policy needs it
+
+
+def files_of(settings: object) -> set[str]:
+    """Return the files of TLS and tokens that settings, or the flags of a command, name."""
+    names = ("tls_cert", "tls_key", "tls_ca", "token_file")
+    return {str(file) for name in names if (file := getattr(settings, name, None)) is not None}
+
+
+def test_ports_are_guarded_by_secrets_that_the_runbook_makes(
+    objects: list[Object], job_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The product accepts to listen so, and each file that it is given is of a Secret with it."""
+    settings = served(objects, job_file, monkeypatch, pod=0)
+    save = one(objects, "CronJob")["spec"]["jobTemplate"]
+    given = make_parser().parse_args(main_container(save, name="save")["args"])
+    runbook = (DEPLOY / "RUNBOOK.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    made = {
+        line.split()[6]: {Path(word.split("=")[1]).name for word in line.split()[7:]}
+        for line in runbook.splitlines()
+        if line.startswith("kubectl -n pserver create secret generic ")
+    }
+
+    check_binds(settings)
+    for workload, name, files in (
+        (one(objects, "StatefulSet"), "", files_of(settings)),
+        (one(objects, "Job"), "", files_of(trained(objects, job_file, index=0))),
+        (save, "save", files_of(given)),
+    ):
+        assert len(files) == (0 if settings.insecure_bind else 4)
+        folders = {
+            m["mountPath"]: m["name"] for m in main_container(workload, name=name)["volumeMounts"]
+        }
+        volumes = {volume["name"]: volume for volume in pod_of(workload)["volumes"]}
+        for file in map(Path, sorted(files)):
+            secret = volumes[folders[str(file.parent)]]["secret"]["secretName"]
+            assert file.name in made[secret]
+    (endpoint,) = one(objects, "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint.get("scheme") == (None if settings.insecure_bind else "https")
 
 
 def test_saves_go_to_the_servers_that_trainers_use(objects: list[Object], job_file: Path) -> None:
