@@ -9,7 +9,7 @@ weigh by their samples; one without samples passes as an empty parcel.
 
 torch.distributed.pipelining is not what runs here, though its split of backward is: its executor needs
 as many micro-batches as stages, sends only between neighbours that agreed on shapes, and takes the default
-process group (read in torch 2.13, July 2026; pytorch issues 126600, 127964, 132644).
+process group (read in torch 2.13; pytorch issues 126600, 127964, 132644).
 
 What always holds: after ``step`` returned on any rank, all ranks have all gradients of that step. If it raises on
 one, it raises on all within the limit of the group: there with the exception, elsewhere with a
