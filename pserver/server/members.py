@@ -58,7 +58,7 @@ class Member:
         first_round: the first round that waits for it.
         last_round: the last one that it sent its part of.
         steps: pushes that it finished, counted from the slowest when it joined.
-        pushes: that this process of it finished here.
+        pushes: that this process of it finished here, those with bad numbers that were refused too.
         is_amid: whether it began another one, and further messages of it are to come.
         staleness: of its pushes.
         lease_s: seconds that it may be unheard of.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pserver.arrays import Keys
-from pserver.errors import GroupError, ShapeError
+from pserver.errors import GroupError, NotFiniteError, ShapeError
 from pserver.server.align import Align
 from pserver.server.bad_values import BadValues
 from pserver.server.geo import GeoMethods
@@ -77,7 +77,13 @@ class Pushes:
         if self.once.is_applied(request.push_id):
             return self._duplicate(request)
         self.align.check(member)
-        targets = self._checked(request)
+        try:
+            targets = self._checked(request)
+        except (
+            NotFiniteError
+        ):  # other shards may have their part: the trainer's step is over here too
+            self._count(member, request, 0)
+            raise
         # Marked first: should a user's kernel raise, no retry applies the rest a second time.
         self.once.mark(request.push_id)
         staleness = max([_staleness(table, part) for table, part in targets], default=0)

@@ -222,3 +222,26 @@ def test_a_geo_window_is_in_with_its_dense_part_or_not_at_all(tmp_path: Path) ->
         with pserver.embedded(3, checkpoint_dir=str(tmp_path), restore=version) as restored:
             values = [*restored.peek("t", keys).reshape(-1), *restored.pull_dense("d").values]
         assert len(set(map(float, values))) == 1, values
+
+
+def test_a_cut_waits_for_no_push_that_a_shard_refused(tmp_path: Path) -> None:
+    """One shard takes its part of a step, the other refuses NaN; the trainer goes on, and saves work."""
+    keys = one_key_a_shard(2, 0)
+    values = np.array([1.0, np.nan], np.float32)
+    with clients(tmp_path, 2) as connect:
+        saving, client = connect(), connect()
+        spec = pserver.TableSpec(name="t", dim=1, optimizer="sgd:lr=1", capacity_max=1000)
+        for each in (saving, client):
+            each.create_table(spec)
+        group = client.join(pserver.GroupSettings(mode="async", trainer_id=0, trainers=1))
+        step = pserver.Step({}, {}, is_everywhere=True)
+        pushed = group.start_push({"t": (keys, values, np.ones(2, np.uint32))}, step)
+        with pytest.raises(pserver.NotFiniteError):
+            pushed.result()
+
+        saved = saving.checkpoints.save()
+        with contextlib.suppress(pserver.NotFiniteError):  # told of once more
+            client.flush()
+        group.leave()
+
+    assert list(manifest_in(tmp_path, saved.version).pushes.values()) == [1]
