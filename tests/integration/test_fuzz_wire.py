@@ -1,0 +1,94 @@
+"""A real server under a million malformed requests, and under bytes that are no HTTP/2: it stays, and stays small."""
+
+import asyncio
+import itertools
+import random
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import grpc
+import psutil
+import pytest
+
+import pserver
+from pserver.status import ERROR_KEY
+from pserver.transport import SERVICE, client_options
+from tests.fuzz import requests, tables
+from tests.integration.servers import WAIT_S, Start
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+SEED = 20261130
+NUM = 1_000_000
+RAW_ONE_IN = 100  # connections with broken frames
+AT_ONCE = 256
+MOST_S = 900.0
+GROWTH_MAX = 256 << 20
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+async def call(channel: grpc.aio.Channel, method: str, message: bytes) -> str:
+    """Return the name of what came: OK, or an error of the tree, as the server called it."""
+    try:
+        await channel.unary_unary(f"/{SERVICE}/{method}")(message, timeout=WAIT_S)
+    except grpc.aio.AioRpcError as error:
+        named = {str(key): value for key, value in error.trailing_metadata() or ()}
+        return str(named.get(ERROR_KEY, f"{method} {message.hex()}: {error.code()}"))
+    return "OK"
+
+
+def send_raw(endpoint: str, draw: random.Random) -> None:
+    """Send bytes that are no call: a broken frame, or none at all."""
+    host, port = endpoint.rsplit(":", 1)
+    head = draw.randrange(1 << 14).to_bytes(3, "big") + draw.randbytes(6)
+    frames = PREFACE * draw.randrange(2) + head + draw.randbytes(draw.randrange(200))
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as raw:
+        raw.sendall(frames)
+
+
+async def throw(endpoint: str, num: int) -> Counter[str]:
+    """Send requests, many at once since some wait for other trainers; return what came of them."""
+    came, draw = Counter[str](), random.Random(SEED)
+    stream = itertools.islice(with_tables(), num)
+
+    async def work(channel: grpc.aio.Channel) -> None:
+        for method, message in stream:
+            came[await call(channel, method, message)] += 1
+
+    async def work_raw() -> None:
+        for _ in range(num // RAW_ONE_IN):
+            await asyncio.to_thread(send_raw, endpoint, draw)
+
+    async with grpc.aio.insecure_channel(endpoint, options=client_options()) as channel:
+        await asyncio.gather(work_raw(), *(work(channel) for _ in range(AT_ONCE)))
+    return came
+
+
+def with_tables() -> Iterator[tuple[str, bytes]]:
+    """Yield malformed requests, and now and then those that make the tables they are about."""
+    for number, request in enumerate(requests(SEED)):
+        if number % AT_ONCE == 0:
+            yield from tables()
+        yield request
+
+
+def test_a_server_outlives_a_million_malformed_requests(start: Start) -> None:
+    """Every answer is a reply or an error of the tree but InternalError; memory stays; it still serves."""
+    server = start("--log-level", "error").wait_ready()
+    process = psutil.Process(server.pid)
+    began = time.monotonic()
+    came = asyncio.run(throw(server.endpoint, NUM // 20))
+    before = process.memory_info().rss
+
+    came += asyncio.run(throw(server.endpoint, NUM))
+
+    assert came.total() >= NUM
+    assert time.monotonic() - began < MOST_S
+    assert set(came) <= {*(n for n in pserver.__all__ if n.endswith("Error")), "OK"}
+    assert not came["InternalError"], came
+    assert process.memory_info().rss - before < GROWTH_MAX
+    assert server.is_running
+    with pserver.connect(server.endpoint, connect_s=WAIT_S) as client:
+        assert client.num_shards == 1
