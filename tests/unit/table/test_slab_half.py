@@ -17,6 +17,9 @@ from pserver.table.sparse import SparseTable
 from pserver.table.storage import Storage
 from tests.reference_half import DTYPES, nearest, neighbours
 
+# Without the compiler, integers that wrap around in a shard's thread would warn.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+
 DIM = 5
 NORMAL = "normal:std=1"
 
