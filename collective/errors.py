@@ -7,6 +7,7 @@
     ├── MissingRanksError    ranks that did not come in time, or that went away
     ├── PeerLostError        a trainer of a heterogeneous run that went away
     ├── StageError           another rank's stage of a pipeline raised
+    ├── DivergedError        ranks whose values must be equal and are not
     └── TensorError          a tensor that cannot be reduced
 
 A message says which operation, what must hold, what came and what to do.
@@ -63,3 +64,16 @@ class PeerLostError(CollectiveError):
 
     What it held is lost with it; the process should end, so that a launcher can start all again.
     """
+
+
+class DivergedError(CollectiveError):
+    """Ranks whose values must be equal have different ones; raised on all of them.
+
+    Attributes:
+        ranks: those that differ from most.
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int]) -> None:
+        """Take the message and the ranks."""
+        super().__init__(message)
+        self.ranks = tuple(ranks)

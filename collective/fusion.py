@@ -9,8 +9,9 @@ layers. The bucket that leaves last is small, so that little is left to wait for
 
 The average is Σ weight · gradient / Σ weight over the ranks, where a step's weight is its samples (or
 1): what one process would compute on the joined batch, if the loss is a mean over samples. The weight
-travels in each bucket. A rank that has no batch takes part with weight 0 (``without_batch``), so ranks with
-different numbers of batches end well, and the divisor follows.
+travels in each bucket, and so does how many ranks go on. A rank that is at its end takes part with weight 0
+(``without_batch``) while another goes on, so ranks with different numbers of batches end well, and the divisor
+follows.
 
 What always holds: all ranks end a step with the same bits in every gradient. A parameter without a
 gradient counts as zeros. Owner: the training thread; sums run in the worker's thread.
@@ -31,6 +32,9 @@ from collective.worker import Worker
 
 MIB = 1 << 20
 
+WORDS = 2
+"""Numbers at the end of a bucket's tensor: the weight, and 1 for a rank that goes on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
@@ -39,7 +43,7 @@ class Bucket:
     Attributes:
         names: of the parameters, in the order of the tensor.
         parameters: the same parameters.
-        count: numbers in all, without the weight at the end.
+        count: numbers in all, without the two words at the end (``WORDS``).
     """
 
     names: tuple[str, ...]
@@ -48,8 +52,8 @@ class Bucket:
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes that travel, the weight included."""
-        return (self.count + 1) * self.dtype.itemsize
+        """Return the bytes that travel, the words at the end included."""
+        return (self.count + WORDS) * self.dtype.itemsize
 
     @property
     def dtype(self) -> torch.dtype:
@@ -125,11 +129,11 @@ class Reducer:
         self._summer = summer
         self._buckets = list(buckets)
         self._worker = Worker(name="collective")
-        self._flats = [torch.zeros(bucket.count + 1, dtype=bucket.dtype) for bucket in buckets]
+        self._flats = [torch.zeros(bucket.count + WORDS, dtype=bucket.dtype) for bucket in buckets]
         self._sent: list[Future[None] | None] = [None] * len(buckets)
         self._missing = [0] * len(buckets)
         self._next = len(buckets)  # buckets leave in order: every rank sums the same one next
-        self._weight = 0.0
+        self._weight = self._factor = self._goes_on = 0.0
         self._backwards_left = 0
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
@@ -152,16 +156,27 @@ class Reducer:
             backwards: backward passes that add up before gradients leave (gradient merge).
         """
         assert self._next == len(self._buckets), "the step before was not waited for"
-        self._weight = weight
+        self.weigh(weight)
+        self._goes_on = 1.0
         self._backwards_left = backwards
         self._next = 0
         self._missing = [len(bucket.parameters) * backwards for bucket in self._buckets]
+
+    def weigh(self, weight: float, *, share: float = 1.0) -> None:
+        """Say anew what this step's gradients count; before its last backward pass.
+
+        Args:
+            weight: of all that was added up, such as the samples of several batches.
+            share: what the gradients are multiplied by, such as 1 / batches for their mean.
+        """
+        self._weight = weight
+        self._factor = weight * share
 
     def wait(self) -> float:
         """Wait until every gradient is the average over the ranks, and return the summed weight.
 
         Returns:
-            Σ weight over the ranks. If it is 0 no rank had anything, and gradients are left alone.
+            Σ weight over the ranks. If it is 0 no rank had samples, and gradients are left alone.
 
         Raises:
             MissingRanksError: a rank did not come; the error names the bucket.
@@ -171,7 +186,7 @@ class Reducer:
         for bucket, flat, sent in zip(self._buckets, self._flats, self._sent, strict=True):
             assert sent is not None
             sent.result()
-            total = float(flat[-1])
+            total = float(flat[-WORDS])
             if total > 0.0:
                 _unpack(bucket, flat, total)
         return total
@@ -182,8 +197,8 @@ class Reducer:
         Every rank calls this at its end, and steps its optimizer while it returns True.
 
         Returns:
-            Whether some rank had a batch, so that gradients hold an average. If not, all are at
-            their end.
+            Whether some rank goes on, so that gradients hold an average, unless nobody had samples
+            in this step. If not, all are at their end.
 
         Raises:
             MissingRanksError: as of ``wait``.
@@ -192,7 +207,9 @@ class Reducer:
             for parameter in bucket.parameters:
                 parameter.grad = None
         self.begin(0.0)
-        return self.wait() > 0.0
+        self._goes_on = 0.0
+        self.wait()
+        return float(self._flats[-1][-1]) > 0.0
 
     def close(self) -> None:
         """Take the hooks off, and end the worker's thread."""
@@ -212,7 +229,8 @@ class Reducer:
         while self._next < len(self._buckets) and (all_of_them or not self._missing[self._next]):
             number = self._next
             flat = self._flats[number]
-            _pack(self._buckets[number], flat, self._weight)
+            _pack(self._buckets[number], flat, self._factor)
+            flat[-WORDS], flat[-1] = self._weight, self._goes_on
             what = f"bucket {number} of {len(self._buckets)}"
             self._sent[number] = self._worker.submit(
                 functools.partial(self._summer.sum, flat, what=what)
@@ -222,17 +240,16 @@ class Reducer:
             self._backwards_left = 0
 
 
-def _pack(bucket: Bucket, flat: Tensor, weight: float) -> None:
-    """Write weight · gradients, and the weight, into a bucket's tensor."""
+def _pack(bucket: Bucket, flat: Tensor, factor: float) -> None:
+    """Write factor · gradients into a bucket's tensor."""
     start = 0
     for parameter in bucket.parameters:
         part = flat[start : start + parameter.numel()]
-        if parameter.grad is None or weight == 0.0:
+        if parameter.grad is None or factor == 0.0:
             part.zero_()
         else:
-            part.copy_(parameter.grad.detach().reshape(-1)).mul_(weight)
+            part.copy_(parameter.grad.detach().reshape(-1)).mul_(factor)
         start += parameter.numel()
-    flat[-1] = weight
 
 
 def _unpack(bucket: Bucket, flat: Tensor, total: float) -> None:

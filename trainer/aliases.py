@@ -49,6 +49,12 @@ VARIABLES: Final = {
 TORCHRUN: Final = {"RANK": "trainer_id", "WORLD_SIZE": "trainers"}
 """torchrun's variables; it sets both."""
 
+AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
+"""What torchrun sets to True when it listens there itself."""
+
+MEETING: Final = ("MASTER_ADDR", "MASTER_PORT")
+"""torchrun's variables for ``master``; it sets both."""
+
 
 _KEYS = ("a_sync", "a_sync_configs")
 _TYPO = 0.8  # how alike two names are when one is taken for a misspelling of the other
@@ -83,6 +89,7 @@ class RunAliases:
                     "give one of them"
                 )
             given.setdefault(field, (value, origin))
+        given.update(_meeting(environ))
         return given
 
     def from_file(self, values: dict[str, Any], *, where: str) -> tuple[dict[str, Any], Given]:
@@ -107,6 +114,26 @@ class RunAliases:
                 f"{a_sync!r} and {configs!r}"
             )
         return ours, _strategy(configs, where, is_async=a_sync)
+
+
+def _meeting(environ: Mapping[str, str]) -> Given:
+    """Return where torchrun lets the trainers meet, and whether it listens there itself.
+
+    Raises:
+        pserver.ConfigError: one of its variables is without the other.
+    """
+    place = {name: environ[name] for name in MEETING if environ.get(name)}
+    if not place:
+        return {}
+    if len(place) == 1:
+        (name,) = place
+        (other,) = set(MEETING) - place.keys()
+        raise ConfigError(f"environment {name} is set and {other} is not; set both or neither")
+    origin = "environment MASTER_ADDR and MASTER_PORT"
+    given: Given = {"master": (":".join(place[name] for name in MEETING), origin)}
+    if environ.get(AGENT_STORE) == "True":
+        given["master_store"] = ("launcher", f"environment {AGENT_STORE}")
+    return given
 
 
 def _strategy(configs: dict[str, Any], where: str, *, is_async: bool) -> Given:

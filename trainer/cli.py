@@ -115,15 +115,24 @@ def _run(given: argparse.Namespace) -> None:
     else:
         # Looking for garbage once more takes 0.6 of the 0.7 CPU seconds that an end with torch takes.
         atexit.register(gc.freeze)
-        from trainer.job import run  # loads torch, so after main() has set the environment
-
-        summary = run(settings, tell=_tell if given.json_progress else lambda _: None)
+        summary = _run_here(settings, tells=given.json_progress)
     if given.json:
         print(json.dumps(summary.as_dict()), flush=True)
     else:
         from trainer.summary import summary_table
 
         Console().print(summary_table(summary))
+
+
+def _run_here(settings: RunSettings, *, tells: bool) -> "Summary":
+    """Be one trainer; where another one fails in a sum, that is our failure too."""
+    from collective import CollectiveError  # loads torch, so after main() has set the environment
+    from trainer.job import run
+
+    try:
+        return run(settings, tell=_tell if tells else lambda _: None)
+    except CollectiveError as error:
+        raise TrainerError(str(error)) from error
 
 
 def _launch(settings: RunSettings) -> "Summary":

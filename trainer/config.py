@@ -115,6 +115,17 @@ class RunSettings(Strategy, DataSettings, AccessSettings):
         int | None,
         Field(ge=0, lt=TRAINERS_MAX, description="number of this one, from 0; none: all of them"),
     ] = None
+    master: Annotated[
+        str | None,
+        Field(
+            description="HOST:PORT at which trainers with dense allreduce meet, of trainer 0's host; "
+            "chosen when all are started here"
+        ),
+    ] = None
+    master_store: Annotated[
+        Literal["trainer0", "launcher"],
+        Field(description="who listens there: trainer 0, or what started the trainers (torchrun)"),
+    ] = "trainer0"
     log_dir: Annotated[
         str,
         Field(description="folder for the logs of trainers that are all started here"),
@@ -263,7 +274,28 @@ class RunSettings(Strategy, DataSettings, AccessSettings):
         if self.trainers > 1 and "dense" in self.model_fields_set and self.dense == "local":
             raise ValueError(
                 "dense local would give each of several trainers a dense part of its own; "
-                "use dense pserver, or leave it out"
+                "use dense pserver or allreduce, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_ranks(self) -> Self:
+        """Refuse numbers of trainers that cannot average, and a trainer that knows no meeting place."""
+        if self.dense != "allreduce":
+            return self
+        if self.checkpoint_every is not None or self.resume:
+            raise ValueError(
+                "checkpoint_every and resume need the dense part of one trainer or of the servers, and "
+                "dense is allreduce: rows and averages of one step would be of two; use dense pserver"
+            )
+        nodes_of = self.inter_nranks
+        if nodes_of is not None and self.trainers % nodes_of:
+            raise ValueError(
+                f"inter_nranks must divide trainers, which is {self.trainers}, got {nodes_of}"
+            )
+        if self.trainers > 1 and not self.starts_all and self.master is None:
+            raise ValueError(
+                "dense allreduce with trainer_id needs master, the HOST:PORT at which all trainers meet"
             )
         return self
 
@@ -293,9 +325,9 @@ class RunSettings(Strategy, DataSettings, AccessSettings):
         return self.trainers > 1 and self.trainer_id is None
 
     def strategy(self) -> Strategy:
-        """Return how trainers work together; several of them keep the dense part on the servers."""
+        """Return how trainers work together; the dense part of several is on the servers if not averaged."""
         given = {n: getattr(self, n) for n in Strategy.model_fields if n in self.model_fields_set}
-        if self.trainers > 1:
+        if self.trainers > 1 and self.dense != "allreduce":
             given["dense"] = "pserver"
         return Strategy(**given)
 

@@ -52,6 +52,8 @@ def explain(settings: RunSettings, origins: Mapping[str, str]) -> list[Explained
         if value != own:  # the dense part of several trainers
             origin = f"default with {settings.trainers} trainers"
         is_read = name in read or name not in Strategy.model_fields
+        if name.startswith("master"):
+            is_read = strategy.dense == "allreduce"
         explained.append(Explained(name, value, origin, is_read))
     return explained
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
+from rich.console import Console
 
 import pserver
+from collective import Group, alone, connect
 from trainer.checkpoint import RunCheckpoints
 from trainer.config import RunSettings
 from trainer.data import Data, choose_data, passes, share
@@ -25,11 +27,13 @@ from trainer.loop import CtrModel, DenseStep, Score, StepReport, score, train
 from trainer.model import MODELS, make_model
 from trainer.modes import Mode, make_mode
 from trainer.modes.dense import DenseOnServers
+from trainer.modes.dense_ranks import DenseOverRanks, make_dense_over_ranks
 from trainer.modes.grouped import GroupMode
 from trainer.progress import ProgressView
 from trainer.ranges import RangeSource, choose_range_rows
 from trainer.summary import Summary, finite
 from trainer.watch import Facts, Watch, warnings
+from trainer.ways import ways_text
 
 _OTHERS_POLL_S = 0.1  # between two looks at who has left
 
@@ -93,15 +97,34 @@ def make_ctr_model(mode: Mode, settings: RunSettings, data: Data) -> tuple[CtrMo
         ttl_days=settings.ttl_days,
         evict=settings.evict,
     )
-    parameters = dense.to(device).parameters()
-    optimizer: DenseStep
-    if settings.strategy().dense == "local":
-        optimizer = make_dense_optimizer(settings.dense_optimizer, parameters)
-    else:
-        optimizer = DenseOnServers(
-            mode, parameters, table=DENSE_TABLE, optimizer=settings.dense_optimizer
-        )
-    return CtrModel(bag, dense, device=device), optimizer
+    return CtrModel(bag, dense, device=device), _dense_step(mode, settings, dense.to(device))
+
+
+def _dense_step(mode: Mode, settings: RunSettings, dense: torch.nn.Module) -> DenseStep:
+    """Return what steps the dense part, where the settings have it."""
+    rule, strategy = settings.dense_optimizer, settings.strategy()
+    if strategy.dense == "local":
+        return make_dense_optimizer(rule, dense.parameters())
+    if strategy.dense == "allreduce":
+        group = _meet(settings)
+        return make_dense_over_ranks(group, dense, mode=mode, optimizer=rule, strategy=strategy)
+    return DenseOnServers(mode, dense.parameters(), table=DENSE_TABLE, optimizer=rule)
+
+
+def _meet(settings: RunSettings) -> Group:
+    """Return the group of all trainers, once they are there."""
+    if settings.trainers == 1:
+        return alone()
+    assert settings.master is not None, "the settings were checked"
+    rank = settings.trainer_id or 0
+    return connect(
+        rank=rank,
+        world_size=settings.trainers,
+        master=settings.master,
+        opens_store=rank == 0 and settings.master_store == "trainer0",
+        timeout_s=settings.allreduce_timeout,
+        connect_s=settings.barrier_timeout,
+    )
 
 
 def run(
@@ -141,6 +164,10 @@ def _run(settings: RunSettings, on_step: Callable[[StepReport], None], tell: Tel
             trainers=settings.trainers,
         )
         model, optimizer = make_ctr_model(mode, settings, data)
+        if isinstance(optimizer, DenseOverRanks) and not settings.trainer_id:
+            text = ways_text(model.bag, model.dense, optimizer, settings.strategy())
+            Console(stderr=True).out(text, highlight=False)
+            tell({"ways": text})
         trained = _train(
             Parts(model, optimizer, mode, data), settings=settings, on_step=on_step, tell=tell
         )
@@ -215,6 +242,8 @@ def _train(
         (part_s / seconds if seconds else 0.0) for part_s in (comm.pull_s, comm.push_s)
     )
     facts = watch.facts(mode.facts(), pull_share=pull_share, push_share=push_share)
+    if isinstance(parts.optimizer, DenseOverRanks):
+        facts.update(parts.optimizer.facts(seconds=seconds))
     if ranges is not None:
         facts["ranges_again"] = float(ranges.again)
     return Trained(watch.steps, watch.samples, seconds, view.auc, pull_share + push_share, facts)
@@ -230,8 +259,9 @@ def _ranges(parts: Parts, settings: RunSettings) -> RangeSource | None:
     )
     mode = parts.mode
     assert isinstance(mode, GroupMode), "every mode that make_mode makes is one"
+    in_rounds = mode.in_rounds or isinstance(parts.optimizer, DenseOverRanks)
     leases = mode.group.leases(rows=rows, range_rows=min(range_rows, rows))
-    return RangeSource(leases, parts.data, epochs=settings.epochs, in_rounds=mode.in_rounds)
+    return RangeSource(leases, parts.data, epochs=settings.epochs, in_rounds=in_rounds)
 
 
 def _batches(

@@ -18,12 +18,14 @@ import os
 import queue
 import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pserver
+from trainer.aliases import AGENT_STORE, MEETING
 from trainer.config import RunSettings
 from trainer.errors import TrainerError
 from trainer.launch_child import Child, Events, end_all
@@ -31,7 +33,7 @@ from trainer.progress import ManyView
 from trainer.summary import Summary, merged_summary
 
 _OURS = ("TRAINER_", "PSERVER_", "PADDLE_")
-_OTHERS = ("TRAINING_ROLE", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+_OTHERS = ("TRAINING_ROLE", "RANK", "WORLD_SIZE", "LOCAL_RANK", *MEETING, AGENT_STORE)
 _HERE_ONLY = (
     "ps",
     "shards",
@@ -40,6 +42,7 @@ _HERE_ONLY = (
     "log_dir",
     "trainer_id",
     "threads",
+    "master",
 )
 _READY = re.compile(r"shard \d+ of \d+ ready on (\S+)")
 _START_S = 60.0  # for a server of this machine to say that it is ready
@@ -67,10 +70,12 @@ def launch(settings: RunSettings, *, environ: Mapping[str, str]) -> Summary:
     events: Events = queue.Queue()
     with contextlib.ExitStack() as stack:
         ps = settings.ps or stack.enter_context(_servers(settings, folder, clean))
+        master = settings.master or f"127.0.0.1:{_free_port()}"
         trainers: list[Child] = []
         stack.callback(end_all, trainers)
         for number in range(settings.trainers):
-            command = [*_python("trainer"), "run", *trainer_flags(settings, number, ps=ps)]
+            flags = trainer_flags(settings, number, ps=ps, master=master)
+            command = [*_python("trainer"), "run", *flags]
             log = folder / f"trainer-{number}.log"
             trainers.append(
                 Child(f"trainer {number}", number, command, log=log, environ=clean, events=events)
@@ -78,12 +83,21 @@ def launch(settings: RunSettings, *, environ: Mapping[str, str]) -> Summary:
         return _follow(settings, trainers, events)
 
 
-def trainer_flags(settings: RunSettings, number: int, *, ps: str) -> list[str]:
-    """Return the flags of one trainer: those settings that were given, and its place."""
+def trainer_flags(settings: RunSettings, number: int, *, ps: str, master: str) -> list[str]:
+    """Return the flags of one trainer: those settings that were given, and its place.
+
+    Args:
+        settings: of the job.
+        number: of the trainer.
+        ps: the servers.
+        master: where trainers meet, if they do.
+    """
     given = sorted(settings.model_fields_set.difference(_HERE_ONLY))
     flags = [_flag(name, getattr(settings, name)) for name in given]
     threads = settings.threads or max(1, (os.cpu_count() or 1) // settings.trainers)
     own = {"ps": ps, "trainer_id": number, "threads": threads}
+    if settings.dense == "allreduce":
+        own["master"] = master
     flags += [_flag(name, value) for name, value in own.items()]
     return [*(flag for flag in flags if flag), "--json", "--json-progress"]
 
@@ -94,6 +108,13 @@ def _flag(name: str, value: object) -> str:
     if isinstance(value, bool):
         return f"--{dashed}" if value else f"--no-{dashed}"
     return "" if value is None else f"--{dashed}={value}"
+
+
+def _free_port() -> int:
+    """Return a port of this machine that nobody uses just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _python(module: str) -> list[str]:

@@ -6,7 +6,8 @@ Rooms before and after: ``dataset`` brings batches, ``embedding`` rows, a model 
 What always holds:
     * With ``prefetch`` p, the pull for batch t + p leaves before batch t is computed, so it sees the
       pushes of batches up to t - 1 at the most; with p = 0 and a window of one, all of them.
-    * A batch without samples is an empty part where the mode works in rounds; elsewhere it is no step, and
+    * A batch without samples is an empty part where the mode works in rounds, and has no weight where the
+      dense part is averaged over the trainers; elsewhere it is no step, and
       all batches before it are trained on before the next one is waited for.
     * Batches are trained in the order of the data set. Reading and dedupe happen in a thread of
       their own, whose errors are raised here.
@@ -33,6 +34,7 @@ from trainer.dataset.batch import Batch
 from trainer.embedding import EmbeddingBag, Fetch
 from trainer.evaluate import auc, log_loss
 from trainer.modes.base import Mode
+from trainer.modes.dense_ranks import DenseOverRanks
 from trainer.said import BagFacts
 
 _READ_END_S = 2.0  # how long the end of a run waits for a read that is going on
@@ -40,7 +42,7 @@ _POLL_S = 0.1  # how soon the reading thread sees that nobody wants more
 
 
 class DenseStep(Protocol):
-    """What steps the dense part: a torch optimizer, or ``modes.dense.DenseOnServers``."""
+    """What steps the dense part: a torch optimizer, ``DenseOnServers`` or ``DenseOverRanks``."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's own
         """Begin a step."""
@@ -189,9 +191,11 @@ def train(  # noqa: PLR0913 - a run's parts, by name
     Raises:
         pserver.PserverError: a pull or push failed; the run cannot go on.
         trainer.TrainerError: the data could not be read.
+        collective.CollectiveError: another trainer did not come to an average, or has another result.
     """
     model.train()
-    in_rounds = mode is not None and mode.in_rounds
+    over_ranks = optimizer if isinstance(optimizer, DenseOverRanks) else None
+    in_rounds = over_ranks is not None or (mode is not None and mode.in_rounds)
     ahead: deque[tuple[Batch, Fetch]] = deque()
     step = num_fetched = 0
 
@@ -218,6 +222,8 @@ def train(  # noqa: PLR0913 - a run's parts, by name
         model.bag.flush()
     else:
         mode.finish()
+    if over_ranks is not None:
+        over_ranks.finish()
     return step
 
 
@@ -234,14 +240,19 @@ def _step(
     begin = time.perf_counter()
     optimizer.zero_grad(set_to_none=True)
     model.bag.comm.pull_s += time.perf_counter() - begin  # for a dense part that is on the servers
+    over_ranks = optimizer if isinstance(optimizer, DenseOverRanks) else None
+    if over_ranks is not None:
+        over_ranks.begin(batch.num_samples)
     if not batch.num_samples:
-        assert mode is not None, "only rounds have steps without samples"
-        mode.end_step(samples=0)
+        _step_without_samples(over_ranks, mode)
         return StepReport(step, batch, 0.0, np.empty(0, np.float32))
     logits = model(batch, fetch)
     loss = functional.binary_cross_entropy_with_logits(logits, model.labels(batch))
     loss.backward()  # type: ignore[no-untyped-call]
-    norm = None if mode is None else mode.clip(model.dense.parameters())
+    if over_ranks is not None:
+        norm = over_ranks.average(loss=loss.item())
+    else:
+        norm = None if mode is None else mode.clip(model.dense.parameters())
     optimizer.step()
     probabilities = torch.sigmoid(logits.detach()).cpu().numpy()
     report = StepReport(step, batch, loss.item(), probabilities, norm)
@@ -250,6 +261,16 @@ def _step(
         mode.end_step(samples=batch.num_samples, loss=report.loss)
         model.bag.comm.push_s += time.perf_counter() - begin
     return report
+
+
+def _step_without_samples(over_ranks: DenseOverRanks | None, mode: Mode | None) -> None:
+    """Take part in a step of the others with nothing."""
+    assert mode is not None, "only rounds and averages have steps without samples"
+    if over_ranks is not None:
+        over_ranks.average()
+        over_ranks.step()
+    if mode.in_rounds:
+        mode.end_step(samples=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,10 @@ class ManyView:
         self._bar.stop()
 
     def update(self, number: int, told: dict[str, Any]) -> None:
-        """Take in what a trainer told, see ``ProgressView``."""
+        """Take in what a trainer told: see ``ProgressView``, or ``ways``, what it showed at its start."""
+        if "ways" in told:
+            self._console.out(told["ways"], highlight=False)
+            return
         self._told[number] = told
         self._bar.update(
             self._tasks[number],

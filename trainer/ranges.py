@@ -59,7 +59,7 @@ class RangeSource:
             leases: of the trainer's place in its group.
             data: the rows.
             epochs: passes over them.
-            in_rounds: whether the mode works in rounds.
+            in_rounds: whether a step waits for one of every trainer, so that nobody may stay away.
         """
         self._leases = leases
         self._data = data

@@ -7,6 +7,7 @@ What always holds:
     * A knob that the chosen mode does not read is refused when it is given, default or not, with
       the modes that do read it. So what is accepted has an effect.
     * The mode is what was asked for, or ``async``; no other knob changes it.
+    * Knobs of ``dense`` ``allreduce`` are refused with another ``dense``.
 """
 
 from typing import Annotated, Final, Literal, Self
@@ -31,6 +32,20 @@ _READ_IN: Final[dict[str, tuple[Mode, ...]]] = {
     "geo_cache_rows": ("geo",),
 }
 """The modes that read a knob; every mode reads those that are not named here."""
+
+_ALLREDUCE: Final = (
+    "allreduce",
+    "inter_nranks",
+    "fuse_grad_mb",
+    "last_group_mb",
+    "wire",
+    "accumulate",
+    "accumulate_avg",
+    "local_sgd_steps",
+    "allreduce_timeout",
+    "check_every",
+)
+"""Knobs that only a dense part that is averaged over the trainers reads."""
 
 _MERGING = ("max_merge_num", "merge")
 """Knobs that async reads only if it merges at all."""
@@ -150,9 +165,64 @@ class Strategy(Settings):
         Field(description="refuse what would make two runs differ in a bit, in torch too (sync)"),
     ] = False
     dense: Annotated[
-        Literal["pserver", "local"],
-        Field(description="where the dense part lives: on the servers, or in this process"),
+        Literal["pserver", "local", "allreduce"],
+        Field(
+            description="where the dense part lives: on the servers, in this process, or in every "
+            "trainer with gradients averaged over all"
+        ),
     ] = "local"
+    allreduce: Annotated[
+        Literal["auto", "torch", "ring", "hierarchical"],
+        Field(description="how trainers sum; auto: as is measured to be fastest (dense allreduce)"),
+    ] = "auto"
+    inter_nranks: Annotated[
+        int | None,
+        Field(ge=1, le=1024, description="trainers of a node, for hierarchical (dense allreduce)"),
+    ] = None
+    fuse_grad_mb: Annotated[
+        float,
+        Field(gt=0.0, le=4096.0, description="MiB of gradients summed as one (dense allreduce)"),
+    ] = 32.0
+    last_group_mb: Annotated[
+        float,
+        Field(gt=0.0, le=4096.0, description="MiB of those that leave last (dense allreduce)"),
+    ] = 1.0
+    wire: Annotated[
+        Literal["float32", "bfloat16"],
+        Field(description="what gradients travel as between trainers (dense allreduce)"),
+    ] = "float32"
+    accumulate: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=65536,
+            description="batches whose dense gradients are added to one step (dense allreduce)",
+        ),
+    ] = 1
+    accumulate_avg: Annotated[
+        bool, Field(description="take their mean instead of their sum (dense allreduce)")
+    ] = False
+    local_sgd_steps: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=10**6,
+            description="average parameters every N steps, instead of gradients (dense allreduce)",
+        ),
+    ] = None
+    allreduce_timeout: Annotated[
+        float,
+        Field(gt=0.0, le=86400.0, description="seconds a sum waits for others (dense allreduce)"),
+    ] = 1800.0
+    check_every: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=10**9,
+            description="averages between two comparisons of all trainers' parameters; 0: none "
+            "(dense allreduce)",
+        ),
+    ] = 1000
     clip_norm: Annotated[
         float | None,
         Field(
@@ -182,7 +252,62 @@ class Strategy(Settings):
                 "deterministic and on_missing drop deny each other: who is dropped depends on the "
                 "clock; use on_missing fail or wait"
             )
+        self._refuse_idle_allreduce()
         return self
+
+    def _refuse_idle_allreduce(self) -> None:
+        """Refuse knobs of dense allreduce that nothing would read, and what denies it."""
+        given = self.model_fields_set
+        if self.dense != "allreduce":
+            for name in _ALLREDUCE:
+                if name in given:
+                    raise ValueError(
+                        f"{name} has no effect with dense {self.dense}, only with allreduce"
+                    )
+            return
+        for is_idle, text in (
+            (
+                "inter_nranks" in given and self.allreduce in ("torch", "ring"),
+                f"inter_nranks has no effect with allreduce {self.allreduce}; leave it out",
+            ),
+            (
+                self.allreduce == "hierarchical" and self.inter_nranks is None,
+                "allreduce hierarchical needs inter_nranks, the trainers of a node",
+            ),
+            (
+                self.wire != "float32" and self.allreduce == "torch",
+                f"wire {self.wire} has no effect with allreduce torch; use ring or hierarchical",
+            ),
+            (
+                self.accumulate_avg and self.accumulate == 1,
+                "accumulate_avg has no effect with accumulate 1",
+            ),
+            (
+                self.local_sgd_steps is not None and ("accumulate" in given),
+                "accumulate has no effect with local_sgd_steps: no gradients are averaged",
+            ),
+            (
+                self.local_sgd_steps is not None and "last_group_mb" in given,
+                "last_group_mb has no effect with local_sgd_steps: nothing leaves in backward",
+            ),
+            (
+                self.accumulate > 1 and self.clip_norm is not None,
+                "clip_norm and accumulate deny each other: rows leave with each batch, before the "
+                "norm of all of them is known",
+            ),
+            (
+                self.max_staleness is not None,
+                "max_staleness and dense allreduce deny each other: a trainer that waits for slow "
+                "ones would wait for those that wait for its sum; they go step by step anyway",
+            ),
+            (
+                self.on_missing != "fail",
+                f"on_missing {self.on_missing} and dense allreduce deny each other: a sum needs "
+                "every trainer",
+            ),
+        ):
+            if is_idle:
+                raise ValueError(text)
 
     def in_force(self) -> dict[str, object]:
         """Return the knobs that this mode reads, with their values, by name.
@@ -194,5 +319,7 @@ class Strategy(Settings):
         return {
             name: getattr(self, name)
             for name in Strategy.model_fields
-            if self.mode in _READ_IN.get(name, (self.mode,)) and (merges or name not in _MERGING)
+            if self.mode in _READ_IN.get(name, (self.mode,))
+            and (merges or name not in _MERGING)
+            and (self.dense == "allreduce" or name not in _ALLREDUCE)
         }

@@ -13,6 +13,12 @@ from rich.table import Table
 from trainer.dataset import SHOWN_BAD_LINES_MAX
 from trainer.watch import Facts, merged, warnings
 
+_DENSE_PLACES = {
+    "pserver": "on the servers",
+    "local": "in the trainer",
+    "allreduce": "averaged over the trainers",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -153,7 +159,7 @@ def merged_summary(
 def _mode_text(summary: Summary) -> str:
     """Return the mode, how many trainers, and where the dense part was."""
     plural = "s" if summary.trainers > 1 else ""
-    where = "on the servers" if summary.strategy["dense"] == "pserver" else "in the trainer"
+    where = _DENSE_PLACES[str(summary.strategy["dense"])]
     return f"{summary.mode}, {summary.trainers} trainer{plural}, dense part {where}"
 
 
@@ -165,6 +171,7 @@ def _watch_text(watch: Facts) -> str:
         (("queue_depth_max",), "queue at most {:.0f}"),
         (("pull_share",), "pull {:.1%}"),
         (("push_share",), "push {:.1%}"),
+        (("allreduce_wait_share",), "all-reduce {:.1%}"),
         (("grad_norm",), "gradient norm {:.3g}"),
         (("nonfinite",), "{:.0f} steps with NaN"),
         (("loss",), "loss {:.4f}"),

@@ -13,7 +13,7 @@ Owner of a mode: the training thread.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -196,11 +196,17 @@ class Mode(ABC):
         """Hand over (length,) gradients of a dense table, once a step; they leave when it ends."""
         self._step.dense[table] = grads
 
-    def clip(self, local: Iterable[nn.Parameter]) -> float:
+    def clip(
+        self,
+        local: Iterable[nn.Parameter],
+        *,
+        over_ranks: Callable[[float], float] = lambda squares: squares,
+    ) -> float:
         """Cut this step's gradients to the global norm; between backward and the dense step.
 
         Args:
             local: parameters whose gradients torch holds, counted in the norm and cut too.
+            over_ranks: makes one squared norm of those of several trainers, if there is a limit.
 
         Returns:
             The norm before; NaN or infinity where the gradients are.
@@ -208,6 +214,8 @@ class Mode(ABC):
         grads = [parameter.grad for parameter in local if parameter.grad is not None]
         squares = self._step.squared_norm()
         squares += sum(float(torch.dot(grad.reshape(-1), grad.reshape(-1))) for grad in grads)
+        if self._clip_norm is not None:
+            squares = over_ranks(squares)
         norm = math.sqrt(squares)
         if self._clip_norm is not None and norm > self._clip_norm:
             self._step.scale(self._clip_norm / norm)

@@ -1,5 +1,7 @@
 """Gradients in buckets: the joined batch's gradients, whatever the buckets, ways and ends are."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -10,10 +12,17 @@ from collective.fusion import Reducer, plan_buckets, plan_text
 from tests.ranks import results
 
 
-def model() -> nn.Module:
-    """Return the same small model everywhere."""
+def _made() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1))
+
+
+MODEL = _made()  # once: ranks are threads, and torch's generator is the process's
+
+
+def model() -> nn.Module:
+    """Return the same small model everywhere."""
+    return copy.deepcopy(MODEL)
 
 
 def batch(step: int, rank: int, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,6 +127,51 @@ def test_gradient_merge_leaves_after_the_last_backward():
 
     for gradient in results(2, work):
         assert gradient.item() == (11.0 + 12.0) / 2
+
+
+@pytest.mark.parametrize("takes_mean", [False, True])
+def test_merges_of_different_length_count_by_their_weight(takes_mean):
+    """Rank 0 adds up gradients 1 and 3 of 2 samples each, rank 1 has 5 of one sample, and ends."""
+
+    def work(group: Group) -> float:
+        net = nn.Linear(1, 1, bias=False)
+        reducer = Reducer(Summer(group, "ring"), plan_buckets(net.named_parameters()))
+        reducer.begin(0.0, backwards=2)
+        mine = [5.0] if group.rank else [1.0, 3.0]
+        for number, gradient in enumerate(mine, start=1):
+            weight = 1.0 if group.rank else 2.0 * number
+            reducer.weigh(weight, share=1.0 / number if takes_mean else 1.0)
+            net(torch.tensor([[gradient]])).sum().backward()
+        assert reducer.wait() == 5.0
+        assert net.weight.grad is not None
+        found = net.weight.grad.item()
+        assert not reducer.without_batch()
+        reducer.close()
+        return found
+
+    merged = (1.0 + 3.0) / (2.0 if takes_mean else 1.0)
+    assert results(2, work) == [pytest.approx((4.0 * merged + 1.0 * 5.0) / 5.0)] * 2
+
+
+def test_a_rank_at_its_end_goes_on_while_another_has_steps_without_samples():
+    """Rank 1 has ended; rank 0 has a step of weight 0 and then one more: both are taken together."""
+
+    def work(group: Group) -> list[float]:
+        net = nn.Linear(1, 1, bias=False)
+        reducer = Reducer(Summer(group, "ring"), plan_buckets(net.named_parameters()))
+        totals = []
+        if group.rank == 0:
+            for weight in (0.0, 3.0):
+                reducer.begin(weight)
+                if weight:
+                    net(torch.ones(1, 1)).sum().backward()
+                totals.append(reducer.wait())
+        while reducer.without_batch():
+            totals.append(-1.0)
+        reducer.close()
+        return totals
+
+    assert results(2, work) == [[0.0, 3.0], [-1.0, -1.0]]
 
 
 def test_the_plan_follows_backward_and_ends_small():

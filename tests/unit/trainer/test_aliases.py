@@ -86,9 +86,22 @@ def test_launchers_variables_are_understood(environ: Names, expected: dict[str, 
         assert variable in environ
 
 
+def test_torchruns_meeting_place_is_understood() -> None:
+    """Its address and port are ours, and it listens there itself if it says so."""
+    place = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+
+    settings, origins = resolved(place)
+    agents, _ = resolved({**place, "TORCHELASTIC_USE_AGENT_STORE": "True"})
+
+    assert (settings.master, settings.master_store) == ("10.0.0.1:29500", "trainer0")
+    assert origins["master"] == "environment MASTER_ADDR and MASTER_PORT"
+    assert (agents.master, agents.master_store) == ("10.0.0.1:29500", "launcher")
+
+
 @pytest.mark.parametrize(
     ("environ", "fact"),
     [
+        ({"MASTER_PORT": "1"}, "MASTER_PORT is set and MASTER_ADDR is not; set both or neither"),
         (
             {"TRAINING_ROLE": "PSERVER"},
             "TRAINING_ROLE=PSERVER is for `pserver serve`, and this is `trainer run`",

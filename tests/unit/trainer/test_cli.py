@@ -174,6 +174,26 @@ def test_flags_win_over_environment_over_file(
 
 
 SERVERS = {"ps": "a:1", "tls_cert": "c", "tls_key": "k", "tls_ca": "a", "token_file": "t"}
+OVER_RANKS: tuple[dict[str, object], ...] = (
+    {
+        "dense": "allreduce",
+        "trainers": 2,
+        "trainer_id": 1,
+        "ps": "a:1",
+        "master": "b:2",
+        "master_store": "launcher",
+        "allreduce": "hierarchical",
+        "inter_nranks": 2,
+        "wire": "bfloat16",
+        "fuse_grad_mb": 2.5,
+        "last_group_mb": 0.5,
+        "accumulate": 4,
+        "allreduce_timeout": 7.0,
+        "check_every": 5,
+    },
+    {"dense": "allreduce", "local_sgd_steps": 8},
+)
+"""Settings of a dense part that is averaged over the trainers."""
 
 
 def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
@@ -228,8 +248,9 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
     libsvm = {"data": "x", "format": "libsvm", "slots": 3}
     several: dict[str, object] = {"trainers": 2, "log_dir": "d", "base_samples_per_s": 5.0}
     several |= {"data_mode": "dynamic", "range_rows": 7}
-    every = (values, others, libsvm, several, held_out, sync, half, geo, {"on_full": "merge"})
-    flagless = {"deterministic", "resume"}  # switches, which take no value
+    modes = (sync, half, geo, {"on_full": "merge"})
+    every = (*OVER_RANKS, values, others, libsvm, several, held_out, *modes)
+    flagless = {"deterministic", "accumulate_avg", "resume"}  # switches, which take no value
     assert {name for given in every for name in given} | flagless == set(RunSettings.model_fields)
 
     for given in every:

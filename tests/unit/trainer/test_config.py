@@ -81,6 +81,18 @@ def test_client_settings_are_handed_on() -> None:
             {"data_mode": "dynamic", "max_staleness": 3},
             "max_staleness and data_mode dynamic deny each other",
         ),
+        (
+            {"trainers": 3, "dense": "allreduce", "inter_nranks": 2},
+            "inter_nranks must divide trainers, which is 3, got 2",
+        ),
+        (
+            {"dense": "allreduce", "ps": "h:1", "checkpoint_every": 5},
+            "checkpoint_every and resume need the dense part of one trainer or of the servers",
+        ),
+        (
+            {"trainers": 2, "trainer_id": 0, "ps": "h:1", "dense": "allreduce"},
+            "dense allreduce with trainer_id needs master",
+        ),
         ({"trainers": 2, "dense": "local"}, "would give each of several trainers a dense part"),
     ],
 )
@@ -176,6 +188,7 @@ def test_several_trainers_keep_the_dense_part_on_the_servers() -> None:
     """Where the dense part lives follows from the number of trainers, unless it was given."""
     assert RunSettings(trainers=1).strategy().dense == "local"
     assert RunSettings(trainers=2).strategy().dense == "pserver"
+    assert RunSettings(trainers=2, dense="allreduce").strategy().dense == "allreduce"
     assert RunSettings(trainers=1, dense="pserver").strategy().dense == "pserver"
 
 

@@ -48,7 +48,7 @@ def test_flags_give_a_trainer_the_settings_and_its_place() -> None:
         origins={},
     )
 
-    flags = trainer_flags(settings, 2, ps="h:1,h:2")
+    flags = trainer_flags(settings, 2, ps="h:1,h:2", master="h:9")
 
     given = vars(make_parser().parse_args(["run", *flags]))
     resolved, _ = pserver.resolve(RunSettings, given, environ={}, prefix="TRAINER_")
@@ -69,7 +69,7 @@ def test_trainers_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("os.cpu_count", lambda: 8)
 
     for trainers, threads in [(2, 4), (3, 2), (16, 1)]:
-        flags = trainer_flags(RunSettings(trainers=trainers), 0, ps="h:1")
+        flags = trainer_flags(RunSettings(trainers=trainers), 0, ps="h:1", master="h:9")
         assert f"--threads={threads}" in flags
 
 

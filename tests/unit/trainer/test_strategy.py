@@ -29,6 +29,16 @@ DEFAULTS = {
     "retry": 3,
     "deterministic": False,
     "dense": "local",
+    "allreduce": "auto",
+    "inter_nranks": None,
+    "fuse_grad_mb": 32.0,
+    "last_group_mb": 1.0,
+    "wire": "float32",
+    "accumulate": 1,
+    "accumulate_avg": False,
+    "local_sgd_steps": None,
+    "allreduce_timeout": 1800.0,
+    "check_every": 1000,
     "clip_norm": None,
 }
 
@@ -60,6 +70,20 @@ READ_IN_ALL = {
 }
 
 
+READ_WITH_ALLREDUCE: dict[str, dict[str, object]] = {
+    "allreduce": {"allreduce": "ring"},
+    "inter_nranks": {"allreduce": "hierarchical", "inter_nranks": 2},
+    "fuse_grad_mb": {"fuse_grad_mb": 0.5},
+    "last_group_mb": {"last_group_mb": 0.1},
+    "wire": {"wire": "bfloat16"},
+    "accumulate": {"accumulate": 4},
+    "accumulate_avg": {"accumulate": 4, "accumulate_avg": True},
+    "local_sgd_steps": {"local_sgd_steps": 8},
+    "allreduce_timeout": {"allreduce_timeout": 60.0},
+    "check_every": {"check_every": 0},
+}
+
+
 def refused(**values: object) -> str:
     """Return the message with which a strategy is refused."""
     with pytest.raises(pserver.ConfigError) as caught:
@@ -74,7 +98,8 @@ def test_defaults_are_the_documented_ones() -> None:
 
 def test_every_knob_is_covered_by_these_tests() -> None:
     """No knob comes without a word on which modes read it."""
-    assert {"mode", *READ_IN, *READ_IN_ALL} == set(Strategy.model_fields)
+    walked = {"mode", *READ_IN, *READ_IN_ALL, *READ_WITH_ALLREDUCE}
+    assert walked == set(Strategy.model_fields)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -109,6 +134,47 @@ def test_merging_knobs_need_async_to_merge(name: str, value: object) -> None:
     strategy = Strategy.make({"on_full": "merge", name: value}, origins={})
 
     assert strategy.in_force()[name] == value
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", READ_WITH_ALLREDUCE)
+def test_knobs_of_averages_need_dense_allreduce(name: str, mode: str) -> None:
+    """In any mode they are taken with dense allreduce, and refused with another, even at the default."""
+    values = {"mode": mode, **READ_WITH_ALLREDUCE[name]}
+
+    strategy = Strategy.make({"dense": "allreduce", **values}, origins={})
+
+    assert strategy.in_force()[name] == values[name]
+    for dense in ("pserver", "local"):
+        given = {"mode": mode, "dense": dense, name: DEFAULTS[name]}
+        assert f"{name} has no effect with dense {dense}, only with allreduce" in refused(**given)
+        assert name not in Strategy.make({"mode": mode, "dense": dense}, origins={}).in_force()
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (
+            {"allreduce": "ring", "inter_nranks": 2},
+            "inter_nranks has no effect with allreduce ring",
+        ),
+        ({"allreduce": "hierarchical"}, "allreduce hierarchical needs inter_nranks"),
+        ({"allreduce": "torch", "wire": "bfloat16"}, "wire bfloat16 has no effect with allreduce"),
+        ({"accumulate_avg": True}, "accumulate_avg has no effect with accumulate 1"),
+        ({"local_sgd_steps": 2, "accumulate": 2}, "accumulate has no effect with local_sgd_steps"),
+        (
+            {"local_sgd_steps": 2, "last_group_mb": 1.0},
+            "last_group_mb has no effect with local_sgd",
+        ),
+        ({"accumulate": 2, "clip_norm": 1.0}, "clip_norm and accumulate deny each other"),
+        ({"max_staleness": 0}, "max_staleness and dense allreduce deny each other"),
+        ({"mode": "sync", "on_missing": "drop"}, "on_missing drop and dense allreduce deny each"),
+        ({"mode": "sync", "on_missing": "wait"}, "on_missing wait and dense allreduce deny each"),
+    ],
+)
+def test_knobs_of_averages_that_deny_each_other(values: dict[str, object], text: str) -> None:
+    """What would have no effect, or would make trainers wait for each other, is refused with why."""
+    assert text in refused(dense="allreduce", **values)
 
 
 def test_who_is_dropped_is_not_deterministic() -> None:

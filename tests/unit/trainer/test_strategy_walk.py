@@ -10,11 +10,18 @@ import pytest
 import torch
 
 import pserver
+from collective import alone
 from tests.unit.trainer.models import settings
 from trainer import job, loop
 from trainer.config import RunSettings
 from trainer.modes import Mode, make_mode
 from trainer.modes.dense import DenseOnServers
+from trainer.modes.dense_ranks import (
+    AveragedGradients,
+    AveragedParameters,
+    DenseOverRanks,
+    make_dense_over_ranks,
+)
 from trainer.strategy import Strategy
 
 IN_MODE: dict[str, tuple[dict[str, Any], Callable[[Any], object], object]] = {
@@ -72,13 +79,42 @@ IN_CLIENT = {
 }
 """Knobs that the client reads, by which name, and a value."""
 
-IN_RUN = {"prefetch", "deterministic", "dense"}
+IN_DENSE: dict[str, tuple[dict[str, Any], Callable[[Any], object], object]] = {
+    "allreduce": ({"allreduce": "ring"}, lambda dense: dense.summer._choice, "ring"),
+    "inter_nranks": (
+        {"inter_nranks": 1},
+        lambda dense: "hierarchical" in dense.summer._ways,
+        True,
+    ),
+    "fuse_grad_mb": (
+        {"fuse_grad_mb": 1e-6, "last_group_mb": 1e-6},
+        lambda dense: len(dense.buckets),
+        4,
+    ),
+    "last_group_mb": ({"last_group_mb": 1e-6}, lambda dense: len(dense.buckets), 2),
+    "wire": ({"wire": "bfloat16"}, lambda dense: "torch" in dense.summer._ways, False),
+    "accumulate": ({"accumulate": 4}, lambda dense: dense._accumulate, 4),
+    "accumulate_avg": (
+        {"accumulate": 4, "accumulate_avg": True},
+        lambda dense: dense._takes_mean,
+        True,
+    ),
+    "local_sgd_steps": (
+        {"local_sgd_steps": 5},
+        lambda dense: isinstance(dense, AveragedParameters),
+        True,
+    ),
+    "check_every": ({"check_every": 3}, lambda dense: dense._check_every, 3),
+}
+"""Knobs that a dense part reads that is averaged over trainers."""
+
+IN_RUN = {"prefetch", "deterministic", "dense", "allreduce_timeout"}
 """Knobs that the run itself reads; a test each."""
 
 
 def test_every_knob_is_walked() -> None:
     """No knob comes without a place where it arrives."""
-    assert {*IN_MODE, *IN_CLIENT} | IN_RUN == set(Strategy.model_fields)
+    assert {*IN_MODE, *IN_CLIENT, *IN_DENSE} | IN_RUN == set(Strategy.model_fields)
 
 
 def mode_of(client: pserver.Client, given: RunSettings) -> Mode:
@@ -102,6 +138,29 @@ def test_knob_arrives_in_the_mode(client: pserver.Client, name: str) -> None:
 
     assert find(mode) == expected
     mode.finish()
+
+
+def averaged(client: pserver.Client, values: dict[str, Any]) -> DenseOverRanks:
+    """Return the dense part of one trainer, averaged over itself."""
+    strategy = Strategy.make({"dense": "allreduce", **values}, origins={})
+    mode = make_mode(client, strategy)
+    module = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Linear(1, 1))
+    made = make_dense_over_ranks(alone(), module, mode=mode, optimizer="sgd", strategy=strategy)
+    mode.finish()
+    return made
+
+
+@pytest.mark.parametrize("name", IN_DENSE)
+def test_knob_arrives_in_the_averaged_dense_part(client: pserver.Client, name: str) -> None:
+    """What is given is in the dense part, and it is not what is there without it."""
+    values, find, expected = IN_DENSE[name]
+    without = {key: value for key, value in values.items() if key != name}
+    if name == "accumulate":
+        without = {}
+
+    with pserver.embedded(1) as other:
+        assert find(averaged(other, without)) != expected
+    assert find(averaged(client, values)) == expected
 
 
 @pytest.mark.parametrize("name", IN_CLIENT)
@@ -152,7 +211,8 @@ def test_deterministic_arrives_in_torch(deterministic: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dense", "kind"), [("local", torch.optim.Adam), ("pserver", DenseOnServers)]
+    ("dense", "kind"),
+    [("local", torch.optim.Adam), ("pserver", DenseOnServers), ("allreduce", AveragedGradients)],
 )
 def test_dense_part_is_where_it_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, dense: str, kind: type
