@@ -240,7 +240,6 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
     }
     others: dict[str, object] = {"shards": 3, "rows": 8, "scale": 0.5, "alpha": 1.5}
     others |= {"storage": "file", "storage_dir": "d", "checkpoint_dir": "c", "checkpoint_every": 9}
-    held_out = {"data": "x", "eval_data": "y"}
     sync: dict[str, object] = {"mode": "sync", "sync_divisor": "samples", "on_missing": "wait"}
     half: dict[str, object] = {"mode": "half_async", "max_merge_num": 4, "merge": "mean"}
     half |= {"flush_interval_ms": 9, "staleness_lr": "inverse"}
@@ -249,7 +248,7 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
     several: dict[str, object] = {"trainers": 2, "log_dir": "d", "base_samples_per_s": 5.0}
     several |= {"data_mode": "dynamic", "range_rows": 7}
     modes = (sync, half, geo, {"on_full": "merge"})
-    every = (*OVER_RANKS, values, others, libsvm, several, held_out, *modes)
+    every = (*OVER_RANKS, values, others, libsvm, several, *modes, {"data": "x", "eval_data": "y"})
     flagless = {"deterministic", "accumulate_avg", "resume"}  # switches, which take no value
     assert {name for given in every for name in given} | flagless == set(RunSettings.model_fields)
 
