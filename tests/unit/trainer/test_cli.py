@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,6 +197,23 @@ OVER_RANKS: tuple[dict[str, object], ...] = (
 """Settings of a dense part that is averaged over the trainers."""
 
 
+IN_MODES: tuple[dict[str, object], ...] = (
+    {"mode": "sync", "sync_divisor": "samples", "on_missing": "wait"},
+    {
+        "mode": "half_async",
+        "max_merge_num": 4,
+        "merge": "mean",
+        "flush_interval_ms": 9,
+        "staleness_lr": "inverse",
+    },
+    {"mode": "geo", "k_steps": 9, "geo_average": "none", "geo_cache_rows": 7},
+    {"on_full": "merge"},
+    {"data": "x", "format": "libsvm", "slots": 3},
+    {"data": "x", "eval_data": "y"},
+)
+"""Settings of the modes, and of data."""
+
+
 def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
     """Each setting can be given as a flag and arrives as it was given."""
     values = {
@@ -240,15 +258,9 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
     }
     others: dict[str, object] = {"shards": 3, "rows": 8, "scale": 0.5, "alpha": 1.5}
     others |= {"storage": "file", "storage_dir": "d", "checkpoint_dir": "c", "checkpoint_every": 9}
-    sync: dict[str, object] = {"mode": "sync", "sync_divisor": "samples", "on_missing": "wait"}
-    half: dict[str, object] = {"mode": "half_async", "max_merge_num": 4, "merge": "mean"}
-    half |= {"flush_interval_ms": 9, "staleness_lr": "inverse"}
-    geo = {"mode": "geo", "k_steps": 9, "geo_average": "none", "geo_cache_rows": 7}
-    libsvm = {"data": "x", "format": "libsvm", "slots": 3}
     several: dict[str, object] = {"trainers": 2, "log_dir": "d", "base_samples_per_s": 5.0}
     several |= {"data_mode": "dynamic", "range_rows": 7}
-    modes = (sync, half, geo, {"on_full": "merge"})
-    every = (*OVER_RANKS, values, others, libsvm, several, *modes, {"data": "x", "eval_data": "y"})
+    every: tuple[Any, ...] = (*OVER_RANKS, *IN_MODES, values, others, several)
     flagless = {"deterministic", "accumulate_avg", "resume"}  # switches, which take no value
     assert {name for given in every for name in given} | flagless == set(RunSettings.model_fields)
 
