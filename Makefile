@@ -6,7 +6,7 @@ PROTO := proto/pserver/v1/pserver.proto
 PROTOC := $(PYTHON) -m grpc_tools.protoc -I proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto proto-check fmt check test test-slow test-nojit bench loc ci
+.PHONY: help setup proto proto-check fmt check test test-slow test-long test-nojit bench loc ci
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -34,6 +34,9 @@ test:  ## all tests but the slow ones and those that need a GPU
 
 test-slow:  ## the slow ones (exit 5 means that there are none)
 	$(PYTHON) -m pytest -m 'slow and not gpu' tests || test $$? -eq 5
+
+test-long:  ## those that take minutes: hundreds of kills, every mode on real data, a million malformed requests
+	$(PYTHON) -m pytest -m 'long and not gpu' tests
 
 test-nojit:  ## kernels and tables as plain Python, so a debugger can step through them
 	NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest tests/unit/kernel tests/unit/table

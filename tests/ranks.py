@@ -1,16 +1,28 @@
 """Ranks as threads of one process: real gloo connections, no process to start."""
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+import torch
 from torch._C._distributed_c10d import HashStore
 
 from collective import Group
 
 T = TypeVar("T")
 
+_seeding = threading.Lock()
+
 LIMIT_S = 60.0
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Make first weights from a seed: ranks are threads, and torch's generator is the process's."""
+    with _seeding:
+        torch.manual_seed(seed)
+        yield
 
 
 def run_ranks(

@@ -130,7 +130,7 @@ def check_counter(server: Server, table: str, acknowledged: int) -> None:
     [
         1.0,
         pytest.param(10.0, marks=pytest.mark.slow),
-        pytest.param(60.0, marks=[pytest.mark.slow, pytest.mark.timeout(240)]),
+        pytest.param(60.0, marks=[pytest.mark.long, pytest.mark.timeout(240)]),
     ],
 )
 def test_b4_trainers_go_on_within_5_s_when_the_network_is_back(

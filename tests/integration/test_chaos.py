@@ -118,8 +118,8 @@ def launched(path: str, ps: str, **values: object) -> Summary:
     return launch(settings, environ=os.environ)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_nothing_is_lost_when_trainers_and_servers_are_killed(
     data: Callable[[int], str], tmp_path: Path
 ) -> None:

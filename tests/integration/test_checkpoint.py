@@ -93,7 +93,7 @@ def test_a_server_ends_at_once_when_its_folder_cannot_serve(
 
 
 @pytest.mark.parametrize(
-    "rounds", [2, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+    "rounds", [2, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(600)])]
 )
 def test_no_half_version_is_listed_when_a_server_is_killed_during_saves(
     start: Start, tmp_path: Path, rounds: int

@@ -18,7 +18,7 @@ from pserver.transport import SERVICE, client_options
 from tests.fuzz import requests, tables
 from tests.integration.servers import WAIT_S, Start
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 SEED = 20261130
 NUM = 1_000_000

@@ -107,8 +107,8 @@ def test_sync_run_is_the_same_to_the_bit_when_its_server_is_killed_20_times(
     check_kills(tmp_path, 20)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(480)
+@pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("fsync", ["always", "interval", "off"])
 def test_sync_run_is_the_same_to_the_bit_when_its_server_is_killed_200_times(
     tmp_path: Path, fsync: str

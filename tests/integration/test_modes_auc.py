@@ -17,7 +17,7 @@ from trainer.job import run
 from trainer.launch import launch
 from trainer.summary import Summary
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 AUC_APART_MAX = 0.01
 """How far a mode's AUC may be below that of one process."""

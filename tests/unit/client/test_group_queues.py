@@ -12,7 +12,9 @@ from tests.unit.trainers import Trainer, at_once, grads, joined, unit_table
 TIGHT = pserver.ClientSettings(window=1, send_queue_size=1, timeout_s=30.0)
 
 
-@pytest.mark.parametrize("runs", [5, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "runs", [5, pytest.param(1_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
+)
 def test_e3_pushes_and_pulls_of_many_threads_all_arrive(runs: int) -> None:
     """4 threads share a client whose queues hold one request: all 4 * 10 pushes are there."""
     for _ in range(runs):

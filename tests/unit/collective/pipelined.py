@@ -10,6 +10,7 @@ from collective import Group
 from collective.pipeline import Pipeline, Stepped
 from collective.pipeline_cut import Stage, cut_model
 from collective.pipeline_timetable import Schedule, make_timetable
+from tests.ranks import seeded
 
 Grads = dict[str, Tensor]
 
@@ -36,9 +37,9 @@ class Tower(nn.Module):
 
     def __init__(self, width: int = 6) -> None:
         super().__init__()
-        torch.manual_seed(1)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(8))
-        self.head = nn.Linear(width, 1)
+        with seeded(1):
+            self.blocks = nn.ModuleList(Block(width) for _ in range(8))
+            self.head = nn.Linear(width, 1)
 
     @override
     def forward(self, value: Tensor) -> Tensor:

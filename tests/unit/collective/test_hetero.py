@@ -11,14 +11,21 @@ from torch import Tensor, nn
 
 from collective import GroupError, PeerLostError, TensorError
 from collective.hetero import Receiver, Sender, _send
+from tests.ranks import seeded
 
 LIMIT_S = 30.0
 
 
 def dense() -> nn.Sequential:
     """Return the same dense stage everywhere."""
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    with seeded(0):
+        return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+
+def embedding() -> nn.EmbeddingBag:
+    """Return the same table everywhere."""
+    with seeded(1):
+        return nn.EmbeddingBag(20, 4, mode="sum")
 
 
 def serve(receiver: Receiver, model: nn.Module, taken: list[str]) -> None:
@@ -41,8 +48,7 @@ def batch(seed: int) -> tuple[Tensor, Tensor]:
 
 def embed(sender: Sender, seed: int) -> Tensor:
     """Pool a batch, send it in micro-batches, and go backward once: return the table's gradient."""
-    torch.manual_seed(1)
-    table = nn.EmbeddingBag(20, 4, mode="sum")
+    table = embedding()
     ids, targets = batch(seed)
     pooled = table(ids)
     backwards = []
@@ -77,8 +83,7 @@ def test_gradients_are_those_of_one_process(embeds, denses):
 
     model = dense()
     for seed in range(embeds):
-        torch.manual_seed(1)
-        table = nn.EmbeddingBag(20, 4, mode="sum")
+        table = embedding()
         ids, targets = batch(seed)
         nn.functional.mse_loss(model(table(ids)), targets).backward()
         torch.testing.assert_close(found[seed], table.weight.grad, atol=1e-6, rtol=1e-5)

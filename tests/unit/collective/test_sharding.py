@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from collective import Group, GroupError, TensorError, alone
 from collective.ring import own_chunk
 from collective.sharding import MakeOptimizer, ShardedOptimizer
-from tests.ranks import results
+from tests.ranks import results, seeded
 
 STEPS = 50
 
@@ -20,8 +20,10 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 
 def model() -> nn.Sequential:
     """Return the same small model everywhere: 57 parameters, which no world size below divides."""
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 1))
+    with seeded(0):
+        return nn.Sequential(
+            nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 1)
+        )
 
 
 def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
