@@ -216,6 +216,7 @@ def _train(
     begin_s = time.perf_counter()
     title = f"train {settings.model} {settings.mode}"
     left = None if steps is None else max(steps - done, 0)
+    steps_max = None if settings.steps is None else max(settings.steps - done, 0)
     with ProgressView(title=title, steps=left, tell=tell) as view:
 
         def report(step: StepReport) -> None:
@@ -230,10 +231,11 @@ def _train(
 
         train(
             parts.model,
-            itertools.islice(batches, done, settings.steps),
+            itertools.islice(batches, done, done if steps_max == 0 else None),
             optimizer=parts.optimizer,
             mode=mode,
             prefetch=settings.prefetch,
+            steps_max=steps_max,
             on_step=report,
         )
     seconds = time.perf_counter() - begin_s
