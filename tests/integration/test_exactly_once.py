@@ -177,7 +177,8 @@ def test_counters_are_exact_when_four_trainers_push_at_once(counters: Counters) 
                 trainer.kill()
                 trainer.wait(WAIT_S)
 
-        assert printed == ["done\n"] * 4
+        # Before it a server may have been told of that did not answer: the proxies cut it off.
+        assert [text.splitlines()[-1:] for text in printed] == [["done"]] * 4
         assert sum(proxy.num_cuts for proxy in proxies) > 5
     counters.check(100)
 
