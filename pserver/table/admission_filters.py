@@ -11,6 +11,7 @@ What always holds:
 Owner: the shard's owner thread.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping as Names
 from typing import Any, ClassVar
 
@@ -31,8 +32,11 @@ Admitted = NDArray[np.bool_]
 """(U,) whether each key gets a row now."""
 
 
-class AdmissionFilter:
-    """What decides, and what it counted; the methods here are those of a rule that counts nothing. Keys are (U,) distinct, without a row, and read-only."""
+class AdmissionFilter(ABC):
+    """What decides, and what it counted. Keys are (U,) distinct, without a row, and read-only.
+
+    All but ``admits`` are here as a rule has them that counts nothing.
+    """
 
     @property
     def num_keys(self) -> int:
@@ -54,6 +58,7 @@ class AdmissionFilter:
         """Return how many more keys can be counted, whichever they are."""
         return ROWS_MAX
 
+    @abstractmethod
     def admits(self, keys: Keys, said: Occurrences, *, version: int) -> Admitted:
         """Return which keys get a row from a push that says this of them.
 
@@ -62,7 +67,6 @@ class AdmissionFilter:
             said: of these keys.
             version: pushes applied to the table before.
         """
-        raise NotImplementedError
 
     def check_room(self, keys: Keys) -> None:
         """Refuse keys that could not be counted.
@@ -199,9 +203,9 @@ class _ByCandidate(AdmissionFilter):
     def room(self) -> int:
         return self._candidates.room
 
+    @abstractmethod
     def _add(self, ids: RowIds, said: Occurrences) -> None:
         """Add what a push says of candidates to their records."""
-        raise NotImplementedError
 
     @override
     def check_room(self, keys: Keys) -> None:

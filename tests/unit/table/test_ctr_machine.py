@@ -295,4 +295,4 @@ class EvictingAgainstDict(AgainstDict):
 TestAgainstDict = AgainstDict.TestCase
 TestAgainstDict.settings = settings(stateful_step_count=12)
 TestEvictingAgainstDict = EvictingAgainstDict.TestCase
-TestEvictingAgainstDict.settings = settings(stateful_step_count=12, max_examples=25)
+TestEvictingAgainstDict.settings = settings(stateful_step_count=12)
