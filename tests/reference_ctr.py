@@ -123,6 +123,11 @@ class CtrTable:
         assert key in self.rows
         return self.read(key)
 
+    @property
+    def _forgets(self) -> bool:
+        """Whether a key's count ends with its row: a sketch forgets nothing."""
+        return "sketch" not in self._admitting.values()
+
     def needed(self, keys: Sequence[int], said: Sequence[Said]) -> int:
         """Return how many rows a push would create."""
         told = self._merged(keys, said)
@@ -130,7 +135,7 @@ class CtrTable:
 
     def waiting(self, keys: Sequence[int], said: Sequence[Said]) -> int:
         """Return how many keys would be counted one by one that are not yet."""
-        if self.admission not in ("count", "show_click") or "sketch" in self._admitting.values():
+        if self.admission not in ("count", "show_click") or not self._forgets:
             return 0
         told = self._merged(keys, said)
         known = self.counted if self.admission == "count" else self.shown
@@ -152,8 +157,11 @@ class CtrTable:
                 self._create(key)
                 if self.is_ctr and key in self.shown:
                     self._remember(self.rows[key], *self.shown[key])
-                self.counted.pop(key, None)
-                self.shown.pop(key, None)
+                if self._forgets:
+                    self.counted.pop(key, None)
+                    self.shown.pop(key, None)
+                else:
+                    self._count(key, told[key])
             self._step(key, grad, told[key])
 
     def assign(self, keys: Sequence[int], weights: NDArray[np.float32]) -> None:
@@ -190,7 +198,7 @@ class CtrTable:
 
     def erase(self, keys: Iterable[int]) -> int:
         gone = set(keys)
-        if "sketch" not in self._admitting.values():  # which forgets nothing
+        if self._forgets:
             for key in gone:
                 self.counted.pop(key, None)
                 self.shown.pop(key, None)

@@ -32,7 +32,7 @@ Admitted = NDArray[np.bool_]
 """(U,) whether each key gets a row now."""
 
 
-class AdmissionFilter(ABC):
+class AdmissionFilter:
     """What decides, and what it counted. Keys are (U,) distinct, without a row, and read-only.
 
     All but ``admits`` are here as a rule has them that counts nothing.
@@ -58,7 +58,6 @@ class AdmissionFilter(ABC):
         """Return how many more keys can be counted, whichever they are."""
         return ROWS_MAX
 
-    @abstractmethod
     def admits(self, keys: Keys, said: Occurrences, *, version: int) -> Admitted:
         """Return which keys get a row from a push that says this of them.
 
@@ -67,6 +66,7 @@ class AdmissionFilter(ABC):
             said: of these keys.
             version: pushes applied to the table before.
         """
+        raise NotImplementedError
 
     def check_room(self, keys: Keys) -> None:
         """Refuse keys that could not be counted.
@@ -175,7 +175,7 @@ class SketchCount(AdmissionFilter):
         self._sketch.check()
 
 
-class _ByCandidate(AdmissionFilter):
+class _ByCandidate(AdmissionFilter, ABC):
     """What filters share that know each waiting key."""
 
     FIELDS: ClassVar[tuple[Field, ...]]

@@ -20,8 +20,8 @@ class Pair:
     def __init__(self, stack: ExitStack) -> None:
         """Connect them."""
         self.network = Network()
-        pserver.LocalTable(SPEC, rows_max=1)  # compiles, which takes longer than the timeout
-        settings = pserver.ClientSettings(timeout_s=0.5)
+        pserver.LocalTable(SPEC, rows_max=1)  # compiles, which could take longer than the timeout
+        settings = pserver.ClientSettings(timeout_s=3.0)
         self.first, self.second = stack.enter_context(
             clients(2, networks=[self.network, Network()], settings=settings)
         )
