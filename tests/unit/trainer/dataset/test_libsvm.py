@@ -176,8 +176,12 @@ def test_batches_join_rows_of_every_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "rows", "slots", "positives"),
     [
-        ("frappe_libfm/frappe.validation.libfm", 57_722, 10, 19_063),
-        ("frappe_libfm/frappe.test.libfm", 28_860, 10, 9_536),
+        pytest.param(
+            *("frappe_libfm/frappe.validation.libfm", 57_722, 10, 19_063), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            *("frappe_libfm/frappe.test.libfm", 28_860, 10, 9_536), marks=pytest.mark.slow
+        ),
         ("rcv1_100_libsvm/rcv1_100.libsvm", 100, 206, 68),
     ],
 )
