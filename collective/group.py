@@ -5,14 +5,15 @@ Rooms before and after: ``connect`` makes the group of all ranks on torch.distri
 
 What always holds:
     * Every wait has a limit. When one passes, or a connection breaks, the error names the operation
-      and the ranks that did not come (``blame``).
+      and the ranks that are to blame (``roll``). The rank then breaks its own connections, so that those that
+      wait for it fail too, and do not wait until their limit.
     * Messages from one rank to another arrive in the order in which they were sent.
 Owner: one thread at a time sends and receives in a group; operations of a group have one order on
 all ranks.
 """
 
 import datetime
-import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -22,15 +23,10 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from collective.errors import GroupError, MissingRanksError
+from collective.roll import Roll
 
 TIMEOUT_S = 1800.0
 """How long an operation waits for the others when nothing is said."""
-
-_GRACE_S = 2.0
-"""How long a rank whose operation failed waits to hear which others are waiting too: longer than
-ranks that time out on the same operation lie apart."""
-
-_POLL_S = 0.05
 
 
 class Work(Protocol):
@@ -54,7 +50,7 @@ class Group:
 
     def __init__(
         self,
-        store: Store | None,
+        roll: Roll | None,
         *,
         rank: int,
         ranks: Sequence[int],
@@ -65,12 +61,12 @@ class Group:
         """Connect to the other ranks of the group, which do the same.
 
         Args:
-            store: where the ranks meet and tell each other who waits for what; None for one rank.
+            roll: this process's place in roll calls, with the store where the ranks meet; None for one rank.
             rank: of this process in the group.
             ranks: of the whole run, by rank in this group.
             address: IP address of this host by which the others reach it; empty for one rank.
             timeout_s: limit of one operation.
-            name: the same on all ranks, another for each group of a store.
+            name: the same on all ranks, another for each group of a run.
 
         Raises:
             MissingRanksError: some ranks did not come.
@@ -80,13 +76,14 @@ class Group:
         self.ranks = tuple(ranks)
         self.timeout_s = timeout_s
         self.name = name
-        self._store = store
+        self._roll = roll
         self._address = address
         self._limit = datetime.timedelta(seconds=timeout_s)
         self._operations = 0
+        self._failure: MissingRanksError | None = None
         self._gloo: Any = None  # torch's stubs do not know that it sends and receives
-        if store is not None and self.world_size > 1:
-            self.run("connecting", lambda: self._connect(store))
+        if roll is not None and self.world_size > 1:
+            self.run("connecting", lambda: self._connect(roll.store))
 
     def _connect(self, store: Store) -> None:
         # Underscored, but the one way to choose an address; torch's own tests make groups so.
@@ -118,13 +115,22 @@ class Group:
             operation: sends and receives.
 
         Raises:
-            MissingRanksError: some ranks did not come within the limit, or went away.
+            MissingRanksError: some ranks did not come within the limit, or went away, in this operation or
+                an earlier one.
         """
+        if self._failure is not None:
+            text = f"{what}: the group is of no more use since an operation failed: {self._failure}"
+            raise MissingRanksError(text, self._failure.missing)
         self._operations += 1
         try:
             operation()
         except RuntimeError as error:  # torch has one class for time limits and broken connections
-            raise self.blame(what, error) from error
+            # Connections live as long as anything that is on its way in them, such as in the frames
+            # of the operation. Without them those that wait for this rank fail now.
+            traceback.clear_frames(error.__traceback__)
+            self._gloo = None
+            self._failure = self.blame(what, error)
+            raise self._failure from error
 
     def all_reduce(self, tensor: Tensor, *, what: str) -> None:
         """Replace a contiguous tensor by its sum, by torch's own all-reduce."""
@@ -143,39 +149,24 @@ class Group:
         self.all_reduce(torch.zeros(1), what=what)
 
     def blame(self, what: str, error: Exception) -> MissingRanksError:
-        """Return the error of an operation that failed, with the ranks that did not come.
-
-        A rank that waits in an operation says so in the store when its wait fails. Those that have
-        not said so a moment later did not come.
-        """
-        missing = self._missing()
+        """Return the error of an operation that failed, with the ranks that are to blame."""
         head = f"{what} in group {self.name!r} (rank {self.rank} of {self.world_size}): "
-        if missing is None:
+        operation = f"{self.name}/{self._operations}"
+        verdict = None if self._roll is None else self._roll.call(operation, self.ranks)
+        if verdict is None:
             text = "the store that ranks meet at is gone with its process, rank 0 of the run"
-            missing = [0]
-        elif missing:
-            names = ", ".join(str(rank) for rank in missing)
-            text = f"rank {names} of the run did not come within {self.timeout_s:g} s or went away"
+            missing: tuple[int, ...] = (0,)
+        elif verdict.gone:
+            missing = verdict.gone
+            text = f"rank {_listed(missing)} of the run went away"
+        elif verdict.late:
+            missing = verdict.late
+            text = f"rank {_listed(missing)} of the run did not come within {self.timeout_s:g} s"
         else:
+            missing = ()
             text = "the connection broke though every rank took part"
         reason = str(error).splitlines()[0] if str(error) else repr(error)
         return MissingRanksError(f"{head}{text}; torch says: {reason}", missing)
-
-    def _missing(self) -> list[int] | None:
-        """Return the ranks that do not wait in this operation; None if the store is gone."""
-        if self._store is None:
-            return []
-        prefix = f"waits/{self.name}/{self._operations}"
-        end_s = time.monotonic() + _GRACE_S
-        try:
-            self._store.set(f"{prefix}/{self.rank}", "1")
-            left = set(range(self.world_size)) - {self.rank}
-            while left and time.monotonic() < end_s:
-                left = {rank for rank in left if not self._store.check([f"{prefix}/{rank}"])}
-                time.sleep(_POLL_S)
-        except (RuntimeError, ValueError):
-            return None
-        return sorted(self.ranks[rank] for rank in left)
 
     def split(self, parts: Sequence[Sequence[int]], *, name: str) -> "Group":
         """Return the part of this group that this rank is in. Every rank calls it, with the same parts.
@@ -195,7 +186,7 @@ class Group:
         number = next(i for i, part in enumerate(parts) if self.rank in part)
         part = list(parts[number])
         return Group(
-            self._store,
+            self._roll,
             rank=part.index(self.rank),
             ranks=[self.ranks[rank] for rank in part],
             address=self._address,
@@ -207,3 +198,7 @@ class Group:
 def alone() -> Group:
     """Return the group of one rank, for a run without others."""
     return Group(None, rank=0, ranks=[0])
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))

@@ -213,6 +213,12 @@ class _Ring:
 
     def run(self) -> None:
         """Send the chunks around, once or twice."""
+        try:
+            self._run()
+        finally:
+            self._sending.clear()  # what is on its way keeps connections open
+
+    def _run(self) -> None:
         group = self._group
         left = (group.rank - 1) % group.world_size
         if self._residual is not None:

@@ -9,6 +9,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from collective import Group
+from collective.roll import Roll
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ def run_ranks(
     def run(rank: int) -> None:
         try:
             group = Group(
-                store if world_size > 1 else None,
+                Roll(store, rank=rank) if world_size > 1 else None,
                 rank=rank,
                 ranks=range(world_size),
                 address="127.0.0.1",

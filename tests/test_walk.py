@@ -1,7 +1,7 @@
 """The failures of other systems that must not be ours: each has tests by its name, so that none can vanish.
 
 The names are those of a list of bug reports of other parameter servers, by group and number: A of several
-trainers, B of the network, E of dead and waiting processes. ``test_a2_no_row_of_many_rounds_is_lost`` proves
+trainers, B of the network, E of dead and waiting processes, H of pipelines and collectives. ``test_a2_no_row_of_many_rounds_is_lost`` proves
 that A2 does not happen here.
 """
 
@@ -29,6 +29,14 @@ PROVED = {
     "e1": "trainers with unequal numbers of batches wait for each other",
     "e2": "a server dies or comes back empty, and the rest hang or go on with nothing",
     "e3": "both sides wait on full queues",
+    "h1": "fewer micro-batches than stages hang a pipeline",
+    "h2": "a batch does not divide into micro-batches, and a stage receives into a buffer of another size",
+    "h3": "a stage fails, and the others show a connection that broke",
+    "h4": "a value that is needed two stages later is lost, tied weights get half a gradient",
+    "h5": "ranks with more batches than others hang in their all-reduce",
+    "h6": "a rank ends, and the others wait without a limit",
+    "h7": "an all-reduce works with two ranks and with one length only",
+    "h8": "ranks that cannot reach each other wait without a word",
 }
 """What goes wrong elsewhere, by the name that its tests have."""
 

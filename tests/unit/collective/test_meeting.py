@@ -5,6 +5,7 @@ import threading
 
 import pytest
 import torch
+from torch._C._distributed_c10d import TCPStore
 
 from collective import GroupError, MissingRanksError, connect, ring_all_reduce
 
@@ -53,6 +54,34 @@ def test_h8_a_wrong_address_of_rank_0_is_an_error_that_shows_it():
 
     with pytest.raises(MissingRanksError, match=rf"nobody opened the store at {master}"):
         connect(rank=1, world_size=2, master=master, connect_s=1.0)
+
+
+def test_what_an_earlier_run_left_in_a_launchers_store_is_not_taken_for_a_rank():
+    """The store outlives a run. The next one waits for its own rank 1, or names it."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    master, sums = f"127.0.0.1:{store.port}", {}
+
+    def run(rank: int, addend: float) -> None:
+        group = connect(rank=rank, world_size=2, master=master, opens_store=False)
+        tensor = torch.tensor([addend])
+        ring_all_reduce(tensor, group)
+        sums[rank] = tensor.item()
+
+    for addend in (1.0, 2.0):
+        threads = [
+            threading.Thread(target=run, args=(rank, addend), daemon=True) for rank in (0, 1)
+        ]
+        threads[0].start()
+        before = store.check(["words"]) and store.get("words")
+        while not store.check(["words"]) or store.get("words") == before:
+            assert threads[0].is_alive()  # rank 0 has looked, and waits
+        threads[1].start()
+        for thread in threads:
+            thread.join(60.0)
+        assert sums == {0: 2 * addend, 1: 2 * addend}
+
+    with pytest.raises(MissingRanksError, match="rank 1 of 2 did not come"):
+        connect(rank=0, world_size=2, master=master, opens_store=False, connect_s=0.5)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ EVERY = [(schedule, 1) for schedule in SCHEDULES] + [("interleaved", 2)]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_gradients_are_those_of_the_unsplit_model_with_every_schedule(ranks):
+def test_h1_gradients_are_those_of_the_unsplit_model_with_every_schedule(ranks):
     """1 to 4 ranks, 1 to 8 micro-batches, every schedule: gradients and loss of the whole batch.
 
     With a skip connection over all stages, fewer micro-batches than stages, batches that do
@@ -58,6 +58,22 @@ def test_gradients_are_those_of_the_unsplit_model_with_every_schedule(ranks):
                 assert_equal(joined([part for _, part in parts]), grads)
                 assert {stepped.samples for stepped, _ in parts} == {samples}
                 assert [stepped.loss for stepped, _ in parts] == pytest.approx([loss] * ranks)
+
+
+def test_h2_batches_that_do_not_divide_weigh_each_sample_once():
+    """8 samples in 3 parts over 3 stages, then 7, then an epoch's last 2, by one pipeline."""
+    copies = copies_for(3, 3)
+
+    def work(group: Group):
+        pipeline = make_pipeline(group, "1f1b", 3, copies[group.rank])
+        found = [one_step(pipeline, samples) for samples in (8, 7, 2)]
+        pipeline.close()
+        return found
+
+    for samples, *parts in zip((8, 7, 2), *results(3, work), strict=True):
+        loss, grads = unsplit(samples)
+        assert_equal(joined([part for _, part in parts]), grads)
+        assert [stepped.loss for stepped, _ in parts] == pytest.approx([loss] * 3)
 
 
 def test_a_batch_without_samples_leaves_gradients_alone():
@@ -176,7 +192,7 @@ _NotTraced.__module__ = "torch.nn.not_traced"
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("forward", [True, False])
-def test_all_ranks_end_with_the_exception_of_the_stage_that_raised(schedule, forward):
+def test_h3_all_ranks_end_with_the_exception_of_the_stage_that_raised(schedule, forward):
     """Stage 2 of 4 raises: that exception there, and on the others an error that holds its text."""
 
     layers: list[nn.Module] = [nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 1)]

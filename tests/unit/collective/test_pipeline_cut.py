@@ -37,7 +37,7 @@ def test_stages_in_a_row_are_the_model(stages):
         assert sorted(names) == sorted(name for name, _ in model.named_parameters())
 
 
-def test_a_value_that_a_later_stage_needs_goes_through_those_between():
+def test_h4_a_value_that_a_later_stage_needs_goes_through_those_between():
     """The first block's output is needed by the head, so all stages hand it on."""
     stages = cut_model(Tower(), 3, cuts=["blocks.3", "blocks.6"])
     assert [len(stage.takes) for stage in stages] == [1, 3, 3]
@@ -136,7 +136,7 @@ def _tied() -> nn.Module:
         ),
     ],
 )
-def test_what_cannot_be_cut_is_refused_with_the_reason(model, cuts, text):
+def test_h4_what_cannot_be_cut_is_refused_with_the_reason(model, cuts, text):
     """Names, order, control flow, several outputs, tied weights: refused before anything runs."""
     with pytest.raises(GroupError, match=text):
         cut_model(model, max(2, len(cuts) + 1), cuts=cuts)

@@ -1,11 +1,13 @@
 """The ring: equal to the serial sum, the same bits on all ranks, and blame when a rank is missing."""
 
+import threading
+
 import pytest
 import torch
 
 from collective import Feedback, Group, MissingRanksError, TensorError, alone, ring_all_reduce
 from collective import ring as ring_room
-from tests.ranks import results, run_ranks
+from tests.ranks import LIMIT_S, results, run_ranks
 
 WORLDS = [1, 2, 3, 4, 5, 8]
 DTYPES = [
@@ -166,11 +168,15 @@ def test_what_cannot_be_summed_is_refused(tensor, options, text):
 
 
 def test_h6_a_rank_that_never_comes_is_named_by_the_others():
-    """Two ranks wait for a third: both errors name it, within the limit."""
+    """Two ranks wait for a third, which is alive: both errors name it and the limit."""
+    is_over = threading.Barrier(3)
 
     def work(group: Group) -> None:
-        if group.rank != 1:
-            ring_all_reduce(torch.zeros(100), group, what="bucket 7")
+        try:
+            if group.rank != 1:
+                ring_all_reduce(torch.zeros(100), group, what="bucket 7")
+        finally:
+            is_over.wait(LIMIT_S)
 
     outcomes = run_ranks(3, work, timeout_s=1.0)
 
@@ -179,3 +185,4 @@ def test_h6_a_rank_that_never_comes_is_named_by_the_others():
         assert isinstance(outcome, MissingRanksError)
         assert outcome.missing == (1,)
         assert "bucket 7" in str(outcome)
+        assert "rank 1 of the run did not come within 1 s" in str(outcome)

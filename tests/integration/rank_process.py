@@ -1,0 +1,63 @@
+"""One rank in a process of its own, of which one ends at a chosen moment: run by ``test_lost_ranks``.
+
+``python rank_process.py RANK WORLD_SIZE MASTER LOST MOMENT``: rank LOST ends without a word at MOMENT. The others
+print the error that they get, and which ranks it names.
+"""
+
+import os
+import sys
+
+import torch
+
+from collective import Group, MissingRanksError, connect, ring_all_reduce
+
+NUMBERS = 25_000_000
+"""100 MB of float32."""
+
+LIMIT_S = 600.0
+"""Of an operation: no test waits so long."""
+
+_CONNECT_S = 30.0
+
+
+def end_in_the_middle(group: Group) -> None:
+    """Let the 10th message of this rank be the last thing that it does."""
+    send, sent = group.send, 0
+
+    def counted(tensor: torch.Tensor, rank: int) -> object:
+        nonlocal sent
+        sent += 1
+        if sent == 10:
+            os._exit(3)
+        return send(tensor, rank)
+
+    group.send = counted  # type: ignore[method-assign,assignment]  # this process is about to end
+
+
+def main() -> None:
+    """Be a rank."""
+    rank, world_size, master, lost, moment = sys.argv[1:]
+    is_lost = rank == lost
+    torch.set_num_threads(1)
+    if is_lost and moment == "before_init":
+        os._exit(3)
+    try:
+        group = connect(
+            rank=int(rank),
+            world_size=int(world_size),
+            master=master,
+            timeout_s=LIMIT_S,
+            connect_s=_CONNECT_S,
+        )
+        if is_lost and moment == "after_init":
+            os._exit(3)
+        if is_lost and moment == "in_the_middle":
+            end_in_the_middle(group)
+        ring_all_reduce(torch.ones(NUMBERS), group, what="sum of 100 MB")
+    except MissingRanksError as error:
+        sys.stdout.write(f"missing {list(error.missing)}: {error}\n")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
