@@ -18,7 +18,7 @@ import numpy as np
 import pserver
 from bench.common import DIM, distinct_keys, fill_keys, process, wait_ready
 from pserver.arrays import Keys
-from pserver.client.checkpoint import Saved
+from pserver.client.saving import Saved
 
 ROWS = 8_000_000
 _TURNS = 3

@@ -8,7 +8,7 @@
 """
 
 from pserver._version import __version__
-from pserver.client.checkpoint import Checkpoints, LoadedVersion, Restored, Saved
+from pserver.client.checkpoint import Checkpoints, LoadedVersion, Restored
 from pserver.client.client import Client
 from pserver.client.connect import connect
 from pserver.client.delivery import Step
@@ -19,6 +19,7 @@ from pserver.client.inputs import as_keys
 from pserver.client.inspected import Inspected
 from pserver.client.leases import Leases, RowRange
 from pserver.client.pending import PendingPull, PendingPush
+from pserver.client.saving import Saved, SaveProgress, Saving
 from pserver.config import AccessSettings, ClientSettings, GroupSettings, ServeSettings, Settings
 from pserver.embedded import Cluster, embedded
 from pserver.errors import (
@@ -111,7 +112,9 @@ __all__ = [
     "Restored",
     "RowRange",
     "Rule",
+    "SaveProgress",
     "Saved",
+    "Saving",
     "ServeSettings",
     "Settings",
     "ShapeError",

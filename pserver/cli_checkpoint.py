@@ -6,6 +6,8 @@ others work on a folder alone.
 
 import argparse
 import dataclasses
+import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args
@@ -17,11 +19,14 @@ from pserver.checkpoint.places import open_store
 from pserver.checkpoint.store import Store, choose_version, manifest_of
 from pserver.checkpoint.tools import diff, prune, verify
 from pserver.client.client import Client
+from pserver.client.saving import SaveProgress, Saving
 from pserver.errors import CheckpointError, ConfigError, nearest
 from pserver.options import CommandParser, whole_number
 
 MODES: dict[str, Mode] = {"0": "full", "1": "delta"}
 """Paddle's numbers of the save modes that there are here. Its others are for serving: see ``export --rows``."""
+
+_TELL_S = 1.0  # between two lines of a save that is waited for
 
 Connect: TypeAlias = Callable[[argparse.Namespace], Client]
 
@@ -73,6 +78,13 @@ def add_checkpoint(
     saving.add_argument(
         "--delta", action="store_const", const="delta", dest="mode", help="as --mode delta"
     )
+    saving.add_argument(
+        "--wait", action="store_true", help="until the version is there, telling how far it is"
+    )
+    waiting = add(
+        "wait", _wait, "wait for the save that is under way, or tell how the last one ended"
+    )
+    cluster_flags(waiting)
     loading = add("load", _load, "load a version into running servers, in place of what they hold")
     cluster_flags(loading)
     loading.add_argument("version", nargs="?", default="latest", help="(default: latest)")
@@ -106,20 +118,55 @@ def add_checkpoint(
 def checkpoint(given: argparse.Namespace, connect: Connect) -> Output:
     """Do what was asked."""
     work: Callable[[argparse.Namespace, Any], Output] = given.work
-    if given.verb in ("save", "load"):
+    if given.verb in ("save", "wait", "load"):
         with connect(given) as client:
             return work(given, client)
     return work(given, open_store(given.folder, where="folder", writes=False))
 
 
 def _save(given: argparse.Namespace, client: Client) -> Output:
-    saved = client.checkpoints.save(mode=given.mode)
+    saving = client.checkpoints.begin_save(mode=given.mode)
+    if given.wait:
+        return _saved(saving)
+    base = f" (a delta to {saving.base})" if saving.base else ""
+    line = (
+        f"saving {saving.version}{base}: its cut is marked, and the servers go on by themselves; follow "
+        f"it with: pserver checkpoint wait --ps {given.ps}"
+    )
+    return Output({"version": saving.version, "base": saving.base, "is_done": False}, [line])
+
+
+def _wait(given: argparse.Namespace, client: Client) -> Output:
+    del given
+    saving = client.checkpoints.last_save()
+    if saving is None:
+        raise CheckpointError("checkpoint wait: the servers made no save since they were started")
+    return _saved(saving)
+
+
+def _saved(saving: Saving) -> Output:
+    """Wait for a save, telling how far it is, and return what it wrote."""
+    told_s = time.monotonic()
+
+    def tell(progress: SaveProgress) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s < _TELL_S:
+            return
+        told_s = time.monotonic()
+        print(
+            f"saving {saving.version}: rows {progress.rows:,} of at most {progress.rows_max:,}, "
+            f"bytes {progress.bytes:,}, seconds {progress.seconds:.0f}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    saved = saving.wait(tell)
     base = f" (a delta to {saved.base})" if saved.base else ""
     line = (
         f"saved {saved.version}{base}: rows {saved.rows:,}, bytes {saved.bytes:,}, "
         f"seconds {saved.seconds:.2f}, longest pause {1e3 * saved.longest_pause_s:.1f} ms"
     )
-    return Output(dataclasses.asdict(saved), [line])
+    return Output({**dataclasses.asdict(saved), "is_done": True}, [line])
 
 
 def _load(given: argparse.Namespace, client: Client) -> Output:
@@ -158,6 +205,7 @@ def _line(manifest: Manifest) -> str:
 
 def _ls(given: argparse.Namespace, store: Store) -> Output:
     del given
+    begun = [(version, _sizes_begun(store, version)) for version in store.leftovers()]
     lines, facts = [], []
     for version in store.versions():
         try:
@@ -168,7 +216,26 @@ def _ls(given: argparse.Namespace, store: Store) -> Output:
         else:
             lines.append(_line(manifest))
             facts.append(_facts(manifest))
-    return Output({"versions": facts}, lines or [f"{store.where}: no checkpoint is there"])
+    under_way = []
+    for version, sizes in begun:
+        if sizes is None:
+            continue
+        size = sum(sizes.values())
+        lines.append(
+            f"{version}  not there yet: it is being saved, or was cut off; files {len(sizes)}, "
+            f"bytes {size:,}"
+        )
+        under_way.append({"version": version, "files": len(sizes), "bytes": size})
+    lines = lines or [f"{store.where}: no checkpoint is there"]
+    return Output({"versions": facts, "begun": under_way}, lines)
+
+
+def _sizes_begun(store: Store, version: str) -> dict[str, int] | None:
+    """Return the bytes of the files of a begun version; None if it was published meanwhile."""
+    try:
+        return store.sizes_begun(version)
+    except CheckpointError:
+        return None
 
 
 def _verify(given: argparse.Namespace, store: Store) -> Output:

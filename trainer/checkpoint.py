@@ -9,8 +9,9 @@ In sync mode the position is the version's round, the same for every trainer, wh
 Owner: the training thread.
 """
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor, optim
 
 import pserver
 from trainer.config import RunSettings
+from trainer.every import Every, every_of
 from trainer.loop import CtrModel, DenseStep
 from trainer.modes import Mode
 from trainer.modes.grouped import GroupMode
@@ -51,7 +53,6 @@ class RunCheckpoints:
         optimizer: of the dense part.
         mode: the trainer's way to the servers.
         steps_before: steps that the run had taken when it was resumed.
-        last: the last version that was saved, or None.
     """
 
     settings: RunSettings
@@ -59,31 +60,54 @@ class RunCheckpoints:
     optimizer: DenseStep
     mode: Mode
     steps_before: int = 0
-    last: pserver.Saved | None = None
+    _every: Every | None = None
+    _saved_s: float = field(default_factory=time.monotonic)
+    _saving: pserver.Saving | None = None
+
+    def __post_init__(self) -> None:
+        """Let one trainer save for all."""
+        every = self.settings.checkpoint_every
+        if every is not None and (self.settings.trainer_id or 0) == SAVER:
+            self._every = every_of(every)
 
     def after_step(self, step: int) -> None:
-        """Save if it is time.
+        """Save if it is time: training goes on as soon as the cut is marked.
+
+        A save that is still being written when the next one is due is waited for.
 
         Args:
             step: of this process, from 1.
 
         Raises:
-            pserver.CheckpointError: the servers could not save.
+            pserver.CheckpointError: the servers could not save, or did not finish the save before.
         """
-        every = self.settings.checkpoint_every
-        if every is None or (self.settings.trainer_id or 0) != SAVER:
+        seconds = time.monotonic() - self._saved_s
+        if self._every is None or not self._every.is_due(
+            step=self.steps_before + step, seconds=seconds
+        ):
             return
-        if (self.steps_before + step) % every == 0:
-            self.mode.flush()
-            facts = {
-                **_facts(self.settings),
-                "steps": self.steps_before + step,
-                "steps_before": self.steps_before,
-                "first_round": _first_round(self.mode),
-            }
-            self.last = self.mode.client.checkpoints.save(
-                trainers={str(SAVER): facts}, files={_FILE: self._encode()}
-            )
+        self.finish()
+        self.mode.flush()
+        facts = {
+            **_facts(self.settings),
+            "steps": self.steps_before + step,
+            "steps_before": self.steps_before,
+            "first_round": _first_round(self.mode),
+        }
+        self._saving = self.mode.client.checkpoints.begin_save(
+            trainers={str(SAVER): facts}, files={_FILE: self._encode()}
+        )
+        self._saved_s = time.monotonic()
+
+    def finish(self) -> None:
+        """Wait for the save that is under way, if one is.
+
+        Raises:
+            pserver.CheckpointError: the servers could not finish it.
+        """
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.wait()
 
     def resume(self) -> int:
         """Take up what the servers were restored from, and return the steps that it has.

@@ -7,9 +7,10 @@ how trainers work together (``strategy``), and of the model and process.
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from pserver import AccessSettings, ClientSettings, Settings
+from trainer.every import every_of
 from trainer.strategy import Strategy
 
 TRAINERS_MAX = 1024
@@ -27,6 +28,15 @@ _IDLE_WITH = {
 
 _IDLE_WITHOUT_DATA = ("format", "slots", "bad_lines")
 """Settings that nothing reads unless a file is."""
+
+
+def _checked_every(given: object) -> object:
+    """Return a text such as 1000 or 60s; a number of steps is one too."""
+    if given is None or isinstance(given, bool):
+        return given
+    text = str(given)
+    every_of(text)
+    return text
 
 
 class DataSettings(Settings):
@@ -195,8 +205,11 @@ class RunSettings(Strategy, DataSettings, AccessSettings):
         str | None, Field(description="folder of embedded shards for storage file")
     ] = None
     checkpoint_every: Annotated[
-        int | None,
-        Field(ge=1, description="steps between two checkpoints; none: no checkpoint is saved"),
+        str | None,
+        BeforeValidator(_checked_every),
+        Field(
+            description="steps (1000) or seconds (60s) between two checkpoints; none: none is saved"
+        ),
     ] = None
     resume: Annotated[
         bool, Field(description="go on where the version that the servers restored ends")

@@ -238,6 +238,7 @@ def _train(
             steps_max=steps_max,
             on_step=report,
         )
+    checkpoints.finish()
     seconds = time.perf_counter() - begin_s
     comm = parts.model.bag.comm
     pull_share, push_share = (

@@ -9,6 +9,7 @@ that nobody reads and that the next save of that number, or ``prune``, removes.
 """
 
 import contextlib
+import errno
 import getpass
 import os
 import shutil
@@ -21,6 +22,8 @@ from pserver.checkpoint.tensors import Encoded
 from pserver.errors import CheckpointError, ConfigError
 
 _SAVING = ".saving-"
+
+_REMOVALS = 5  # of a folder in which another shard makes its last file meanwhile
 
 
 class LocalStore:
@@ -43,6 +46,10 @@ class LocalStore:
                 for path in self._folder.iterdir()
                 if version_number(path.name) is not None and (path / MANIFEST).is_file()
             )
+
+    def has(self, version: str) -> bool:
+        """Return whether there is a whole version of that name."""
+        return (self._folder / checked_version(version) / MANIFEST).is_file()
 
     def leftovers(self) -> list[str]:
         """Return the versions that were begun and not published."""
@@ -97,9 +104,14 @@ class LocalStore:
             _sync_folder(self._folder)
 
     def abandon(self, version: str) -> None:
-        """Remove the folder that was begun."""
+        """Remove the folder that was begun; another shard may still be writing there."""
         with self._named("remove"), contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self._saving(version))
+            for _ in range(_REMOVALS):
+                try:
+                    shutil.rmtree(self._saving(version))
+                except OSError as error:
+                    if error.errno != errno.ENOTEMPTY:
+                        raise
 
     def remove(self, version: str) -> None:
         """Remove a version: its manifest first, so that no half of it is ever listed."""

@@ -122,8 +122,12 @@ class ShardEntry(_Entry):
 
 
 class Part(_Entry):
-    """What one shard brings to a manifest; written into the begun version as ``part_name``."""
+    """What one shard brings to a manifest; written into the begun version as ``part_name``.
 
+    ``save_id`` is drawn by who saves: parts of two saves of one number never make a version.
+    """
+
+    save_id: str = ""
     shard: ShardEntry
     tables: list[TableEntry]
     files: list[FileEntry]

@@ -38,6 +38,7 @@ class Facts:
     trainers: Mapping[str, dict[str, Any]]
     round: int = 0
     pushes: Mapping[str, int] = field(default_factory=dict)
+    save_id: str = ""
 
 
 def publish(
@@ -57,6 +58,11 @@ def publish(
     """
     where = f"{store.where}/{version}"
     parts = [_part(store, version, shard) for shard in range(facts.num_shards)]
+    for shard, part in enumerate(parts):
+        if part.save_id != facts.save_id:
+            raise CheckpointError(
+                f"{where}: the part of shard {shard} is of another save; try again"
+            )
     files = [*(file for part in parts for file in part.files), *extra]
     sizes = store.sizes_begun(version)
     for file in files:

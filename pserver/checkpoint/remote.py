@@ -16,6 +16,9 @@ from pserver.checkpoint.store import checked_file, checked_version
 from pserver.checkpoint.tensors import Encoded
 from pserver.errors import CheckpointError, ConfigError
 
+_BEGUN = "BEGUN"
+"""The mark of a version that is being saved."""
+
 
 class RemoteStore:
     """A folder of a file system of fsspec's."""
@@ -40,6 +43,12 @@ class RemoteStore:
         with self._named("list"):
             return [name for name in self._names() if self._exists(name, MANIFEST)]
 
+    def has(self, version: str) -> bool:
+        """Return whether there is a whole version of that name."""
+        with self._named("list"):
+            self._files.invalidate_cache()
+            return self._exists(version, MANIFEST)
+
     def leftovers(self) -> list[str]:
         """Return the versions that were begun and not published."""
         with self._named("list"):
@@ -56,12 +65,13 @@ class RemoteStore:
         self.abandon(version)
         with self._named("write"):
             self._files.makedirs(f"{self._root}/{checked_version(version)}", exist_ok=True)
-            self._files.pipe_file(self._path(version, "BEGUN"), b"\n")
+            self._files.pipe_file(self._path(version, _BEGUN), b"\n")
 
     def has_begun(self, version: str) -> bool:
         """Return whether the mark is there."""
         with self._named("list"):
-            return self._exists(version, "BEGUN")
+            self._files.invalidate_cache()
+            return self._exists(version, _BEGUN)
 
     def write(self, version: str, name: str, data: Encoded) -> None:
         """Write a file; the place keeps it when this returns."""
@@ -87,10 +97,10 @@ class RemoteStore:
 
     def publish(self, version: str, manifest: bytes) -> None:
         """Write the manifest, then LATEST."""
-        self.drop_begun(version, "BEGUN")
         with self._named("write"):
             self._files.pipe_file(self._path(version, MANIFEST), manifest)
             self._files.pipe_file(f"{self._root}/{LATEST}", f"{version}\n".encode())
+        self.drop_begun(version, _BEGUN)  # last: whoever sees no mark any more finds the manifest
 
     def abandon(self, version: str) -> None:
         """Remove what was begun, and nothing that was published."""

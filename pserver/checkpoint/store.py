@@ -36,8 +36,12 @@ class Store(Protocol):
         """Return the names of the whole versions, oldest first."""
         ...
 
+    def has(self, version: str) -> bool:
+        """Return whether there is a whole version of that name."""
+        ...
+
     def leftovers(self) -> list[str]:
-        """Return the versions that were begun and not published."""
+        """Return the versions that were begun and not published: being saved, or cut off."""
         ...
 
     def read(self, version: str, name: str) -> bytes:

@@ -1,19 +1,23 @@
 """What a shard answers about saves: step after step of the method Save.
 
-Rooms before and after: ``servicer`` hands the method on; the client's ``checkpoint`` asks all shards for
-one step after the other; ``save`` does the work, ``checkpoint.publish`` the last step.
+Rooms before and after: ``servicer`` hands the method on; the client's ``saving`` asks all shards for
+one step after the other; ``save`` does the work, ``ending`` waits for the other shards,
+``checkpoint.publish`` does the last step.
+
+A client takes a save as far as ``commit``; from there the shards bring it to its end, whether the client
+stays or not, and ``look`` tells how far they are.
 
 What always holds:
-    * One save at a time. One whose client has not asked for ``IDLE_S`` gives way to the next.
+    * One save at a time. One that is not committed, and whose client has not asked for ``IDLE_S``, gives
+      way to the next.
     * A delta holds what changed since the last version that was published, or it is refused.
 Owner: the event loop; files are written in other threads, tables touched in the owner thread.
 """
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import cast, get_args
 
 import structlog
@@ -22,20 +26,26 @@ from pserver.checkpoint.manifest import FileEntry, Manifest, Mode
 from pserver.checkpoint.publish import Facts, publish
 from pserver.checkpoint.store import Store, next_version
 from pserver.checkpoint.tensors import encoded
-from pserver.errors import CheckpointError, JournalError, RequestError, RestartedError, nearest
+from pserver.errors import (
+    CheckpointError,
+    JournalError,
+    PserverError,
+    RequestError,
+    RestartedError,
+    nearest,
+)
+from pserver.server import ending
 from pserver.server.align import Align, Marks
+from pserver.server.durable import Durable, check_delta, remember
+from pserver.server.ending import parts_of_all, published
 from pserver.server.gate import Gate
 from pserver.server.save import Save, Shard
-from pserver.table.history import History
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import build_small, parse_small
 
 log = structlog.get_logger(__name__)
 
 _LOOK_S = 0.001  # between two looks at what must come before a cut
-
-IDLE_S = 60.0
-"""A save whose client asked for nothing for so long is dropped when another one begins."""
 
 NO_FOLDER = "this shard has no folder for checkpoints; start it with --checkpoint-dir"
 
@@ -49,15 +59,6 @@ def opened(store: Store | None) -> Store:
     if store is None:
         raise CheckpointError(NO_FOLDER)
     return store
-
-
-@dataclass(frozen=True, slots=True)
-class Durable:
-    """The version that a delta would be one to: its epoch, and what watched each table then."""
-
-    version: str
-    epoch: int
-    histories: Mapping[str, History]
 
 
 class Saves:
@@ -85,6 +86,7 @@ class Saves:
         self._base = ""
         self._asked_s = self._held_s = 0.0
         self._cutting: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._publishing: asyncio.Task[Manifest] | None = None
 
     async def answer(self, message: bytes, incarnation: int) -> bytes:
@@ -109,14 +111,18 @@ class Saves:
                 f"save: unknown step {request.step!r}; {nearest(request.step, steps)}"
             )
         await steps[request.step](request, incarnation)
-        self._asked_s = time.monotonic()
+        if request.save_id:  # and not somebody who only looks
+            self._asked_s = time.monotonic()
         return build_small(self._reply())
 
     async def close(self) -> None:
         """Drop what is under way."""
-        if self._save is not None:
-            await self._drop(self._save)
-            self._save = None
+        save, self._save = self._save, None
+        if save is not None:
+            await self._drop(save)
+            if save.progress.state != "published":  # the other shards see that it was given up
+                with contextlib.suppress(CheckpointError):
+                    await asyncio.to_thread(save.store.abandon, save.version)
 
     # --- the steps of a save ------------------------------------------------------------------
 
@@ -130,7 +136,11 @@ class Saves:
             raise RequestError(f"save: unknown mode {request.mode!r}; {hint}")
         await self._make_way()
         self._mode = cast(Mode, request.mode)
-        since = self._check_delta() if request.mode == "delta" else 0
+        since = 0
+        if request.mode == "delta":
+            since = check_delta(self.durable, self._shard.registry, shard=self._shard.shard)
+            assert self.durable is not None
+            self._base = self.durable.version
         if self._shard.shard == 0:
             version = await asyncio.to_thread(next_version, store)
             await asyncio.to_thread(store.begin, version)
@@ -143,7 +153,7 @@ class Saves:
                 )
         self._put.clear()
         self._extra.clear()
-        self._cutting = self._publishing = None
+        self._cutting = self._ending = self._publishing = None
         self._save = Save(self._shard, store, request.save_id, version, since)
 
     async def _on_hold(self, request: pb.SaveRequest, _: int) -> None:
@@ -201,8 +211,9 @@ class Saves:
             save.progress.longest_pause_s = max(save.progress.longest_pause_s, pause_s)
 
     async def _on_look(self, request: pb.SaveRequest, _: int) -> None:
-        """Tell how far it is."""
-        self._current(request)
+        """Tell how far it is; without a name, how far the last save is, whoever's it was."""
+        if request.save_id:
+            self._current(request)
 
     async def _on_put(self, request: pb.SaveRequest, _: int) -> None:
         """Take the next bytes of a trainer's file."""
@@ -215,6 +226,8 @@ class Saves:
             return
         whole = encoded([memoryview(bytes(data))])
         await asyncio.to_thread(save.store.write, save.version, request.name, whole)
+        if request.name not in self._extra:
+            save.progress.bytes += whole.num_bytes
         self._extra[request.name] = FileEntry(
             name=request.name,
             kind="trainer",
@@ -224,12 +237,54 @@ class Saves:
         )
 
     async def _on_commit(self, request: pb.SaveRequest, _: int) -> None:
-        """Publish the version."""
+        """Let the shards bring it to its end by themselves."""
         save = self._current(request)
-        if self._publishing is None:
-            self._publishing = asyncio.ensure_future(self._publish(save, request))
-        # A try that timed out does not stop it, and the next one waits for the same.
-        await asyncio.shield(self._publishing)
+        if save.progress.state in ("begun", "held"):
+            raise CheckpointError(f"save {save.version}: there is no cut yet; step cut comes first")
+        if self._ending is None and save.progress.state != "published":
+            self._ending = asyncio.ensure_future(self._finish(save, request))
+
+    async def _finish(self, save: Save, request: pb.SaveRequest) -> None:
+        """Publish the version, or learn that shard 0 did; whatever fails is told by ``look``."""
+        store, version = save.store, save.version
+        try:
+            await save.written()
+            if self._shard.shard == 0:
+                await parts_of_all(store, version, num_shards=self._shard.num_shards)
+                self._publishing = asyncio.ensure_future(self._publish(save, request))
+                await asyncio.shield(self._publishing)
+            else:
+                await published(store, version)
+            self.durable = await self._shard.executor.run(lambda: remember(save))
+        except Exception as problem:
+            if not isinstance(problem, PserverError):
+                log.exception("save failed by our own mistake", version=version)
+            await self._fail(save, problem)
+            return
+        save.is_published()
+        self._put.clear()
+        self._say(save)
+        if save.journal is not None:
+            await self._drop_covered(save.journal["position"])
+
+    async def _fail(self, save: Save, problem: Exception) -> None:
+        """Take away what was begun, so that the other shards see it, and say why."""
+        text = str(problem)
+        with contextlib.suppress(CheckpointError):
+            if not await asyncio.to_thread(save.store.has_begun, save.version):
+                text = str(
+                    ending.gone(save.store, save.version)
+                )  # which is why nothing was written
+            await asyncio.to_thread(save.store.abandon, save.version)
+        save.progress.state, save.progress.error = "failed", text  # last: the next save may begin
+        log.error("save failed", version=save.version, error=text)
+
+    def _say(self, save: Save) -> None:
+        """Say that a version is there, if this process has logs: one that embeds shards has none."""
+        if structlog.is_configured():
+            where, done = f"{save.store.where}/{save.version}", save.progress
+            facts = {"rows": done.rows, "bytes": done.bytes, "seconds": round(done.seconds, 2)}
+            log.info("saved", where=where, shard=self._shard.shard, **facts)
 
     async def _publish(self, save: Save, request: pb.SaveRequest) -> Manifest:
         facts = Facts(
@@ -241,27 +296,23 @@ class Saves:
             trainers=json.loads(request.trainers or "{}"),
             round=request.marks.round,
             pushes={mark.trainer.hex(): mark.pushes for mark in request.marks.trainers},
+            save_id=save.save_id,
         )
         extra = list(self._extra.values())
-        manifest = await asyncio.to_thread(publish, save.store, save.version, facts, extra=extra)
-        save.progress.state = "published"
-        return manifest
+        return await asyncio.to_thread(publish, save.store, save.version, facts, extra=extra)
 
     async def _on_end(self, request: pb.SaveRequest, _: int) -> None:
-        """Forget the save; what it made durable need not be in the next delta."""
+        """Drop a save that is not published."""
         save = self._save
         if save is None or save.save_id != request.save_id:
             return
         self._gate.open()
         self._align.lift()
-        if request.is_durable and save.progress.state in ("done", "published"):
-            await self._shard.executor.run(lambda: self._remember(save))
-            if save.journal is not None:
-                await self._drop_covered(save.journal["position"])
-        else:
-            await self._drop(save)
-            if self._shard.shard == 0:
-                await asyncio.to_thread(save.store.abandon, save.version)
+        await self._drop(save)
+        if save.progress.state == "published":
+            return
+        if self._shard.shard == 0:
+            await asyncio.to_thread(save.store.abandon, save.version)
         if self._save is save:
             self._save = None
 
@@ -271,37 +322,6 @@ class Saves:
             await asyncio.to_thread(self._shard.drop_covered, position)
         except JournalError as error:
             log.warning("segments of the journal stay", reason=str(error))
-
-    def _remember(self, save: Save) -> None:
-        """Count erased keys from the cut on; in the owner thread."""
-        histories: dict[str, History] = {}
-        for name, cut in save.cuts.items():
-            if isinstance(cut.table.watch, History):
-                histories[name] = cut.table.watch
-                cut.table.watch.forget_erased(cut.epoch)
-        self.durable = Durable(save.version, save.epoch, histories)
-
-    def _check_delta(self) -> int:
-        """Return the epoch since which rows must be saved.
-
-        Raises:
-            CheckpointError: it is not known what changed.
-        """
-        durable = self.durable
-        if durable is None:
-            raise CheckpointError(
-                f"save: shard {self._shard.shard} has made no full save since it started or loaded; "
-                "take a full one first"
-            )
-        watches = {table.spec.name: table.watch for table in self._shard.registry}
-        for name, history in durable.histories.items():
-            if watches.get(name) is not history or history.erased_from != durable.epoch:
-                raise CheckpointError(
-                    f"save: table {name!r} was dropped, or lost track of its erased keys, since "
-                    f"{durable.version}; take a full save"
-                )
-        self._base = durable.version
-        return durable.epoch
 
     def _current(self, request: pb.SaveRequest) -> Save:
         if self._save is None or self._save.save_id != request.save_id:
@@ -326,6 +346,7 @@ class Saves:
             bytes=progress.bytes,
             seconds=progress.seconds,
             longest_pause_s=progress.longest_pause_s,
+            rows_max=progress.rows_max,
             marks=self._marks() if progress.state == "held" else None,
         )
 
@@ -341,17 +362,23 @@ class Saves:
         return opened(self._store)
 
     async def _drop(self, save: Save) -> None:
-        """End a save that is not published, and the cut that is being made for it."""
+        """End a save, and the cut that is being made for it; not one that is being published."""
         if self._cutting is not None:
             await asyncio.wait([self._cutting])
+        if self._ending is not None:
+            if self._publishing is None:
+                self._ending.cancel()
+            await asyncio.wait([self._ending])
         await save.end()
 
     async def _make_way(self) -> None:
         """Drop a save whose client is gone, or refuse another one beside it."""
         running = self._save
-        if running is None:
+        if running is None or running.progress.state == "published":
             return
-        if time.monotonic() - self._asked_s < IDLE_S and running.progress.state != "failed":
+        is_alone = time.monotonic() - self._asked_s >= ending.IDLE_S
+        goes_on = not is_alone if self._ending is None else not self._ending.done()
+        if goes_on and running.progress.state not in ("stopped", "failed"):
             raise CheckpointError(
                 f"save: {running.version} is being saved now; wait until it is done"
             )

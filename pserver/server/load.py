@@ -24,7 +24,8 @@ from pserver.checkpoint.store import Store, choose_version
 from pserver.checkpoint.tensors import checksum
 from pserver.config import PART_BYTES_MAX
 from pserver.errors import CheckpointError, PserverError, RequestError, nearest
-from pserver.server.checkpoint import Durable, Saves, opened
+from pserver.server.checkpoint import Saves, opened
+from pserver.server.durable import Durable
 from pserver.server.methods import Own
 from pserver.server.recording import Recorder
 from pserver.server.save import Shard

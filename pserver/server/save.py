@@ -34,7 +34,7 @@ from pserver.checkpoint.snapshot import (
 )
 from pserver.checkpoint.store import Store
 from pserver.checkpoint.tensors import Encoded, encoded
-from pserver.errors import OverloadedError, PserverError
+from pserver.errors import CheckpointError, OverloadedError, PserverError
 from pserver.placement import partitions_of_shard
 from pserver.server.executor import Executor
 from pserver.table.cut import Cut
@@ -101,6 +101,7 @@ class Progress:
     bytes: int = 0
     seconds: float = 0.0
     longest_pause_s: float = 0.0
+    rows_max: int = 0
 
 
 @dataclass(slots=True)
@@ -155,6 +156,23 @@ class Save:
         self.progress.state = "copying"
         self._task = asyncio.ensure_future(self._write_all())
 
+    async def written(self) -> None:
+        """Return when this shard's files and part are there.
+
+        Raises:
+            CheckpointError: they could not be written; the tables go on without the cut.
+        """
+        assert self._task is not None, "the cut was marked"
+        await asyncio.wait([self._task])
+        if self.progress.state != "done":
+            raise CheckpointError(self.progress.error or f"save {self.version} was dropped")
+
+    def is_published(self) -> None:
+        """Note that the version is there; the copies that it was made of go."""
+        self.progress.state = "published"
+        self.progress.seconds = time.perf_counter() - self._begin_s
+        self.cuts, self.dense_cuts, self._captured = {}, {}, {}
+
     async def end(self) -> None:
         """Let the tables go on without the cut; what was not done stays undone."""
         if self._task is not None:
@@ -175,6 +193,7 @@ class Save:
             self.cuts[table.spec.name] = history.begin_cut(since=self.since)
         for dense in registry.dense:
             self.dense_cuts[dense.spec.name] = DenseCut(dense)
+        self.progress.rows_max = sum(cut.num_rows for cut in self.cuts.values())
         registry.raise_epoch(epoch + 1)
         self._captured = {name: capture() for name, capture in self.shard.parts.items()}
         self.journal = self.shard.journal()
@@ -215,7 +234,7 @@ class Save:
 
     async def _write_all(self) -> None:
         """Copy all tables and write their files, then the shard's part."""
-        state, error = "failed", ""
+        state, error = "stopped", ""
         try:
             for cut in self.cuts.values():
                 await self._write_table(cut)
@@ -225,7 +244,6 @@ class Save:
             state = "done"
         except PserverError as problem:
             error = str(problem)
-            log.error("save failed", version=self.version, error=error)
         except Exception as problem:
             error = f"{type(problem).__name__}: {problem}"
             log.exception("save failed by our own mistake", version=self.version)
@@ -296,7 +314,7 @@ class Save:
             longest_pause_s=self.progress.longest_pause_s,
             journal=self.journal,
         )
-        part = Part(shard=entry, tables=self._tables, files=self._files)
+        part = Part(save_id=self.save_id, shard=entry, tables=self._tables, files=self._files)
         self.progress.rows = sum(file.rows for file in self._files if file.kind == "rows")
         data = memoryview(part.model_dump_json().encode())
         self.store.write(self.version, part_name(shard), encoded([data]))

@@ -715,14 +715,13 @@ class TrainerMark(_message.Message):
     def __init__(self, trainer: _Optional[bytes] = ..., pushes: _Optional[int] = ...) -> None: ...
 
 class SaveRequest(_message.Message):
-    __slots__ = ("incarnation", "save_id", "step", "version", "mode", "epoch", "is_durable", "cut", "trainers", "name", "data", "more", "offset", "marks")
+    __slots__ = ("incarnation", "save_id", "step", "version", "mode", "epoch", "cut", "trainers", "name", "data", "more", "offset", "marks")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SAVE_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
-    IS_DURABLE_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     TRAINERS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -736,7 +735,6 @@ class SaveRequest(_message.Message):
     version: str
     mode: str
     epoch: int
-    is_durable: bool
     cut: str
     trainers: str
     name: str
@@ -744,10 +742,10 @@ class SaveRequest(_message.Message):
     more: bool
     offset: int
     marks: GroupMarks
-    def __init__(self, incarnation: _Optional[int] = ..., save_id: _Optional[str] = ..., step: _Optional[str] = ..., version: _Optional[str] = ..., mode: _Optional[str] = ..., epoch: _Optional[int] = ..., is_durable: _Optional[bool] = ..., cut: _Optional[str] = ..., trainers: _Optional[str] = ..., name: _Optional[str] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ..., offset: _Optional[int] = ..., marks: _Optional[_Union[GroupMarks, _Mapping]] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., save_id: _Optional[str] = ..., step: _Optional[str] = ..., version: _Optional[str] = ..., mode: _Optional[str] = ..., epoch: _Optional[int] = ..., cut: _Optional[str] = ..., trainers: _Optional[str] = ..., name: _Optional[str] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ..., offset: _Optional[int] = ..., marks: _Optional[_Union[GroupMarks, _Mapping]] = ...) -> None: ...
 
 class SaveReply(_message.Message):
-    __slots__ = ("state", "error", "version", "epoch", "base", "rows", "bytes", "seconds", "longest_pause_s", "marks")
+    __slots__ = ("state", "error", "version", "epoch", "base", "rows", "bytes", "seconds", "longest_pause_s", "marks", "rows_max")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -758,6 +756,7 @@ class SaveReply(_message.Message):
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     LONGEST_PAUSE_S_FIELD_NUMBER: _ClassVar[int]
     MARKS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_MAX_FIELD_NUMBER: _ClassVar[int]
     state: str
     error: str
     version: str
@@ -768,7 +767,8 @@ class SaveReply(_message.Message):
     seconds: float
     longest_pause_s: float
     marks: GroupMarks
-    def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., base: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., longest_pause_s: _Optional[float] = ..., marks: _Optional[_Union[GroupMarks, _Mapping]] = ...) -> None: ...
+    rows_max: int
+    def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., base: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., longest_pause_s: _Optional[float] = ..., marks: _Optional[_Union[GroupMarks, _Mapping]] = ..., rows_max: _Optional[int] = ...) -> None: ...
 
 class LoadRequest(_message.Message):
     __slots__ = ("incarnation", "load_id", "step", "name", "offset", "version", "on_mismatch")

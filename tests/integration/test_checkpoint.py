@@ -52,7 +52,8 @@ def test_training_goes_on_as_our_documents_say_when_servers_are_replaced(
     with pserver.connect(endpoints(first)) as client:
         client.create_table(SPEC)
         push(client)
-        assert cli.main(["checkpoint", "save", "--ps", endpoints(first), "--json"]) == 0
+        words = ["checkpoint", "save", "--ps", endpoints(first), "--wait", "--json"]
+        assert cli.main(words) == 0
         saved = json.loads(capsys.readouterr().out)
         push(client, 0.5)
         expected = client.peek("t", KEYS)

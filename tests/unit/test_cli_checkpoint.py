@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from pserver import cli
-from tests.unit.checkpoint.helpers import KEYS, cluster, push, spec
+from pserver.checkpoint.local import LocalStore
+from pserver.checkpoint.tensors import encoded
+from tests.unit.checkpoint.helpers import KEYS, clients, cluster, push, spec
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +95,47 @@ def test_a_mistake_is_one_line_that_says_what_must_hold(
     found, text = run(capsys, *(word.format(folder) for word in words))
 
     assert (found, problem in text) == (status, True), text
+
+
+def test_a_save_returns_at_once_or_waits_as_it_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --wait it names the version and how to follow it; wait and --wait tell of its end."""
+    monkeypatch.setattr("pserver.cli_checkpoint._TELL_S", 0.0)
+    with clients(tmp_path, 2) as connect:
+        connect().create_table(spec())
+        push(connect(), KEYS)
+        monkeypatch.setattr("pserver.cli.connect_given", lambda _: connect())
+
+        _, none = run(capsys, "wait", "--ps", "a:1")
+        _, begun = run(capsys, "save", "--ps", "a:1")
+        status, ended = run(capsys, "wait", "--ps", "a:1", "--json")
+        _, delta = run(capsys, "save", "--ps", "a:1", "--delta", "--wait")
+
+    assert "made no save since they were started" in none
+    assert begun.startswith("saving v00000001: its cut is marked")
+    assert "pserver checkpoint wait --ps a:1" in begun
+    facts = json.loads(ended.splitlines()[0 if ended.startswith("{") else -1])
+    assert (status, facts["version"], facts["rows"], facts["is_done"]) == (
+        0,
+        "v00000001",
+        411,
+        True,
+    )
+    assert "saved v00000002 (a delta to v00000001): rows 0" in delta
+
+
+def test_a_save_that_is_under_way_is_listed_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the files and bytes that are there, and not as a version."""
+    store = LocalStore(tmp_path)
+    store.begin("v00000007")
+    store.write("v00000007", "a", encoded([memoryview(b"12345")]))
+
+    _, text = run(capsys, "ls", str(tmp_path))
+    _, facts = run(capsys, "ls", str(tmp_path), "--json")
+
+    assert "v00000007  not there yet: it is being saved, or was cut off; files 1, bytes 5" in text
+    begun = [{"version": "v00000007", "files": 1, "bytes": 5}]
+    assert json.loads(facts) == {"versions": [], "begun": begun}

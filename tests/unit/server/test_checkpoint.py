@@ -9,15 +9,12 @@ import pytest
 
 from pserver.checkpoint.local import LocalStore
 from pserver.errors import CheckpointError, RequestError, RestartedError
-from pserver.server import checkpoint as room
+from pserver.server import ending
 from pserver.server.save import Save
 from pserver.server.servicer import Servicer
-from pserver.spec import TableSpec
 from pserver.v1 import pserver_pb2 as pb
-from pserver.wire.small import parse_small
 from tests.unit.server.messages import create, push, push_bytes
-
-SPEC = TableSpec(name="t", dim=1, optimizer="sgd:lr=1", capacity_max=10_000)
+from tests.unit.server.saves import SPEC, step, until_done, until_published
 
 
 @pytest.fixture
@@ -28,15 +25,9 @@ def shard(tmp_path: Path):
     servicer.close()
 
 
-async def step(servicer: Servicer, step: str, save_id: str = "one", **fields: Any) -> pb.SaveReply:
-    request = pb.SaveRequest(save_id=save_id, step=step, **fields)
-    return parse_small(pb.SaveReply, await servicer.call("Save", request.SerializeToString()))
-
-
-async def until_done(servicer: Servicer, save_id: str = "one") -> pb.SaveReply:
-    while (reply := await step(servicer, "look", save_id)).state == "copying":  # noqa: ASYNC110 - as clients do
-        await asyncio.sleep(0.001)
-    return reply
+def bytes_in(folder: Path) -> int:
+    files = (folder / "v00000001").iterdir()
+    return sum(path.stat().st_size for path in files if path.name != "MANIFEST.json")
 
 
 def test_a_step_may_be_repeated_when_its_reply_was_lost(shard: Servicer, tmp_path: Path) -> None:
@@ -57,8 +48,12 @@ def test_a_step_may_be_repeated_when_its_reply_was_lost(shard: Servicer, tmp_pat
                 await step(shard, "put", name="x.bin", data=data, offset=begin, more=not begin)
         for _ in range(2):
             await step(shard, "commit", trainers='{"a": {"step": 3}}')
+        done = await until_published(shard)
+        assert (done.version, done.rows, done.bytes) == ("v00000001", 2, bytes_in(tmp_path))
+        assert await step(shard, "look", "") == done  # as somebody else asks
         for _ in range(2):
-            await step(shard, "end", is_durable=True)
+            await step(shard, "end")
+        assert await step(shard, "look") == done
 
     asyncio.run(save())
 
@@ -79,14 +74,14 @@ def test_a_second_save_is_refused_until_the_client_of_the_first_is_silent(
         await step(shard, "cut", epoch=begun.epoch)
         await until_done(shard)
 
-        monkeypatch.setattr(room, "IDLE_S", 0.0)
+        monkeypatch.setattr(ending, "IDLE_S", 0.0)
         begun = await step(shard, "begin", "two", mode="full")
 
         with pytest.raises(CheckpointError, match="knows no save 'one'"):
             await step(shard, "commit")
         await step(shard, "cut", "two", epoch=begun.epoch)
         assert (await until_done(shard, "two")).state == "done"
-        await step(shard, "end", "two", is_durable=False)
+        await step(shard, "end", "two")
 
     asyncio.run(saves())
 
@@ -114,7 +109,7 @@ def test_writes_wait_and_reads_do_not_when_a_save_holds_the_gate(shard: Servicer
         done = await until_done(shard)
         assert (done.state, done.rows) == ("done", 0)
         assert done.longest_pause_s > 0.0
-        await step(shard, "end", is_durable=False)
+        await step(shard, "end")
 
     asyncio.run(save())
 
@@ -180,11 +175,11 @@ def test_a_cut_is_made_once_when_its_caller_goes_away(
 
         await step(shard, "cut", epoch=begun.epoch)
         assert (await until_done(shard)).state == "done"
-        await step(shard, "end", is_durable=False)
+        await step(shard, "end")
         begun = await step(shard, "begin", "two", mode="full")
         await step(shard, "cut", "two", epoch=begun.epoch)
         assert (await until_done(shard, "two")).rows == 1
-        await step(shard, "end", "two", is_durable=False)
+        await step(shard, "end", "two")
 
     asyncio.run(save())
 
@@ -210,12 +205,12 @@ def test_a_cut_ends_when_its_caller_went_away_for_good(
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         may_go_on.set()
-        await step(shard, "end", is_durable=False)
+        await step(shard, "end")
 
         begun = await step(shard, "begin", "two", mode="full")
         await step(shard, "cut", "two", epoch=begun.epoch)
         assert (await until_done(shard, "two")).state == "done"
-        await step(shard, "end", "two", is_durable=False)
+        await step(shard, "end", "two")
 
     asyncio.run(save())
 
@@ -231,6 +226,7 @@ def test_a_cut_ends_when_its_caller_went_away_for_good(
             "another incarnation",
         ),
         ({"step": "look"}, CheckpointError, "knows no save"),
+        ({"step": "commit"}, CheckpointError, "knows no save"),
     ],
 )
 def test_a_step_is_refused_when_it_makes_no_sense(
@@ -262,8 +258,8 @@ def test_a_repeated_push_is_known_when_the_shard_restored_it(tmp_path: Path) -> 
     async def save() -> None:
         begun = await step(servicer, "begin", mode="full")
         await step(servicer, "cut", epoch=begun.epoch)
-        await until_done(servicer)
         await step(servicer, "commit")
+        await until_published(servicer)
 
     asyncio.run(save())
     servicer.close()

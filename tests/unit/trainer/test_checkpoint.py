@@ -1,13 +1,17 @@
 """A run that is resumed goes on as if it had never stopped."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pserver
+from pserver.checkpoint.local import LocalStore
+from pserver.checkpoint.store import manifest_of
 from trainer.config import RunSettings
 from trainer.job import run
+from trainer.loop import StepReport
 
 
 def settings(folder: Path, **more: Any) -> RunSettings:
@@ -76,6 +80,51 @@ def test_a_finished_run_has_nothing_left_when_it_is_resumed(tmp_path: Path) -> N
     assert losses_of(settings(tmp_path, steps=7, resume=True)) == []
 
 
+def test_a_run_saves_by_seconds_too(tmp_path: Path) -> None:
+    """With --checkpoint-every 1s and a step that takes longer; what is resumed goes on there."""
+    whole = losses_of(settings(tmp_path / "whole"))
+    begun: list[float] = []
+
+    def slow(step: StepReport) -> None:
+        begun.append(step.loss)
+        if step.step == 4:
+            threading.Event().wait(1.05)
+
+    run(settings(tmp_path / "cut", steps=9, checkpoint_every="1s"), on_step=slow)
+    store = LocalStore(tmp_path / "cut")
+    positions = [manifest_of(store, v).trainers["0"]["steps"] for v in store.versions()]
+    resumed = losses_of(settings(tmp_path / "cut", resume=True))
+
+    assert begun == whole[:9]
+    assert store.leftovers() == []
+    assert positions
+    assert all(0 < step <= 9 for step in positions)
+    assert resumed == whole[positions[-1] :]
+
+
+def test_training_goes_on_while_a_version_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are not written until step 9 was taken: the version is of step 7 all the same."""
+    is_at_9 = threading.Event()
+    write = LocalStore.write
+
+    def late(store: LocalStore, version: str, name: str, data: Any) -> None:
+        assert name.startswith("trainer") or is_at_9.wait(60.0)
+        write(store, version, name, data)
+
+    def note(step: StepReport) -> None:
+        if step.step == 9:
+            is_at_9.set()
+
+    monkeypatch.setattr(LocalStore, "write", late)
+    run(settings(tmp_path, steps=9), on_step=note)
+
+    monkeypatch.undo()
+    whole = losses_of(settings(tmp_path / "whole"))
+    assert losses_of(settings(tmp_path, resume=True)) == whole[7:]
+
+
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
@@ -112,6 +161,8 @@ def test_a_version_without_a_position_is_refused(tmp_path: Path) -> None:
         ({"mode": "async", "trainers": 2}, "need mode sync where there are several trainers"),
         ({"data_mode": "dynamic"}, "need data_mode static"),
         ({"checkpoint_every": None}, "checkpoint_dir has no effect"),
+        ({"checkpoint_every": "7m"}, "steps such as 1000, or seconds such as 60s, got '7m'"),
+        ({"checkpoint_every": 0}, "got '0'"),
         ({"ps": "a:1"}, "checkpoint_dir has no effect when ps is given"),
     ],
 )
