@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from pserver.cli_checkpoint import Output
+from pserver.cli_shared import client_settings
 from pserver.client.channel import GrpcChannel
+from pserver.client.credentials import Credentials
+from pserver.config import AccessSettings
 from pserver.deadline import Deadline
 from pserver.errors import ConfigError
 from pserver.journal.folder import read_state
 from pserver.journal.reader import Segment, find_tail, list_segments, read_records
 from pserver.journal.records import Record
-from pserver.options import CommandParser, whole_number
+from pserver.options import CommandParser, add_flags, whole_number
 from pserver.server.methods import kind_name
 from pserver.transport import split_endpoint
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import build_small, parse_small
 
-_ANSWER_S = 10.0  # for a standby to apply what it took last
+_ANSWER_S = 30.0  # for a standby to apply what it took last, and to wait until its promise is over
 _DUMPED = 1000  # records, unless asked for more
 
 
@@ -53,6 +56,7 @@ def add_journal(parser: CommandParser) -> None:
 def add_promote(parser: argparse.ArgumentParser) -> None:
     """Give ``promote`` its flags."""
     parser.add_argument("endpoint", metavar="HOST:PORT", help="of the standby")
+    add_flags(parser, AccessSettings)
     parser.add_argument(
         "--timeout", type=float, default=5.0, help="seconds for the old server (default: 5)"
     )
@@ -60,7 +64,7 @@ def add_promote(parser: argparse.ArgumentParser) -> None:
 
 
 def promote(given: argparse.Namespace) -> Output:
-    """Let a standby take its server's place, and tell what may be lost.
+    """Let a standby take its server's place, or a server go on without its standby; tell what may be lost.
 
     Raises:
         PserverError: it does not answer, is no standby, or did not follow.
@@ -68,10 +72,10 @@ def promote(given: argparse.Namespace) -> Output:
     split_endpoint(given.endpoint, where="promote")
 
     async def asked() -> pb.PromoteReply:
-        channel = GrpcChannel(given.endpoint)
+        channel = GrpcChannel(given.endpoint, Credentials(client_settings(given)))
         try:
             request = build_small(pb.PromoteRequest(timeout_s=given.timeout))
-            deadline = Deadline.after(2 * given.timeout + _ANSWER_S)
+            deadline = Deadline.after(given.timeout + _ANSWER_S)
             return parse_small(
                 pb.PromoteReply, await channel.call("Promote", request, deadline=deadline)
             )
@@ -84,15 +88,19 @@ def promote(given: argparse.Namespace) -> Output:
         "told": reply.told,
         "heard_s": reply.heard_s,
         "handed_over": reply.handed_over,
+        "term": reply.term,
     }
     lost = "nothing is lost: the old server handed over and takes no more requests"
-    if not reply.handed_over:
+    if reply.is_alone:
+        lost = "nothing is lost, if its standby never took its place. See that that one does not come back"
+    elif not reply.handed_over:
         lost = (
             f"the old server did not answer: it had spoken of record {reply.told}, "
             f"{reply.heard_s:.1f} s ago; what it acknowledged since then is lost, unless it waited for "
-            "its standby (--acknowledge standby). See that it does not come back"
+            "its standby (--acknowledge standby). If it comes back it takes no requests"
         )
-    return Output(facts, [f"{given.endpoint} goes on from record {reply.position}; {lost}"])
+    line = f"{given.endpoint} goes on from record {reply.position}, with term {reply.term}; {lost}"
+    return Output(facts, [line])
 
 
 def journal(given: argparse.Namespace) -> Output:

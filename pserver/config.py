@@ -287,6 +287,15 @@ class ClientSettings(AccessSettings):
             description="failed tries of a request before a warning names the server; they go on",
         ),
     ] = 3
+    promote_after_s: Annotated[
+        float | None,
+        Field(
+            gt=0.0,
+            le=86400.0,
+            description="seconds without an answer after which a server's standby is told to take its "
+            "place; none: never",
+        ),
+    ] = None
     send_queue_size: Annotated[
         int, Field(ge=1, le=65536, description="requests to one shard that may wait or be open")
     ] = 32

@@ -14,10 +14,11 @@ from typing_extensions import override
 from pserver.checkpoint.places import open_store
 from pserver.client.channel import Channel, no_answer
 from pserver.client.client import Client
-from pserver.client.connect import make_client
+from pserver.client.connect import NO_STANDBYS, make_client
 from pserver.client.runtime import Runtime
 from pserver.config import ClientSettings, ServeSettings
 from pserver.deadline import Deadline
+from pserver.errors import ConfigError
 from pserver.placement import shard_of_partition
 from pserver.server.servicer import Servicer
 from pserver.table.storage import open_storage
@@ -163,7 +164,8 @@ def embedded(
         restore: the version of it to begin with: latest, a name or a number.
 
     Raises:
-        ConfigError: ``num_shards`` is out of range, or a folder cannot hold files.
+        ConfigError: ``num_shards`` is out of range, a folder cannot hold files, or the settings promote
+            standbys.
         CheckpointError: there is no such version, or it is damaged.
 
     >>> from pserver.spec import TableSpec
@@ -174,6 +176,9 @@ def embedded(
     ...     client.pull("t", [7])
     array([[0.25, 1.5 ]], dtype=float32)
     """
+    chosen = settings or ClientSettings()
+    if chosen.promote_after_s is not None:
+        raise ConfigError(NO_STANDBYS)
     return make_client(
         lambda: [
             InProcessChannel(shard)
@@ -181,7 +186,7 @@ def embedded(
                 num_shards, storage_dir=storage_dir, checkpoint_dir=checkpoint_dir
             )
         ],
-        settings=settings or ClientSettings(),
+        settings=chosen,
         connect_s=10.0,
         prepare=functools.partial(_restore, version=restore),
     )

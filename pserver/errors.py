@@ -14,6 +14,8 @@
     │   └── NotFiniteError       NaN, infinity or a number too large to compute with
     ├── TransientError           the world's; the send queue retries until the deadline
     │   ├── UnavailableError     no connection, or the server is going down
+    │   │   ├── StandbyError     the server is a standby, and takes no requests yet
+    │   │   └── SupersededError  another server took this one's place
     │   ├── OverloadedError      a queue of the server is full
     │   ├── StorageError         the server's disk takes no more, so it changes nothing
     │   └── NotYetError          what it waits for has not come yet; asked again at once
@@ -84,6 +86,14 @@ class TransientError(PserverError):
 
 class UnavailableError(TransientError):
     """No connection to a server, or it is draining."""
+
+
+class StandbyError(UnavailableError):
+    """The server follows another one and takes no requests until it is promoted."""
+
+
+class SupersededError(UnavailableError):
+    """Another server took this one's place, with a higher term. Nothing was applied."""
 
 
 class OverloadedError(TransientError):

@@ -26,6 +26,8 @@ _CODES: dict[type[errors.PserverError], grpc.StatusCode] = {
     errors.NotFiniteError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.TransientError: grpc.StatusCode.UNAVAILABLE,
     errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
+    errors.StandbyError: grpc.StatusCode.UNAVAILABLE,
+    errors.SupersededError: grpc.StatusCode.UNAVAILABLE,
     errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.StorageError: grpc.StatusCode.UNAVAILABLE,
     errors.NotYetError: grpc.StatusCode.UNAVAILABLE,

@@ -9,6 +9,9 @@ from pserver.errors import ConfigError
 SERVICE = "pserver.v1.PServer"
 """Full name of the service; a method's path is ``/SERVICE/Method``."""
 
+TERM_KEY = "pserver-term"
+"""Metadata of a call to a server that has a standby: the highest term that the client met."""
+
 _MIB = 1 << 20
 
 Options = list[tuple[str, int | str]]

@@ -348,6 +348,7 @@ class RunSettings(Strategy, DataSettings, AccessSettings):
         """Return the part that the client is made with."""
         return ClientSettings(
             timeout_s=self.give_up_after,
+            promote_after_s=self.promote_after,
             retry=self.retry,
             window=self.window,
             send_queue_size=self.send_queue_size,

@@ -152,6 +152,15 @@ class Strategy(Settings):
         float,
         Field(gt=0.0, le=86400.0, description="seconds a pull or push may take, with retries"),
     ] = 1800.0
+    promote_after: Annotated[
+        float | None,
+        Field(
+            gt=0.0,
+            le=86400.0,
+            description="seconds without an answer after which a server's standby is told to take its "
+            "place; none: never",
+        ),
+    ] = None
     retry: Annotated[
         int,
         Field(

@@ -11,7 +11,7 @@ import grpc
 from pserver.client.connection import Connection
 from pserver.client.credentials import OPEN, Credentials
 from pserver.deadline import Deadline
-from pserver.errors import DeadlineError, PserverError, UnavailableError
+from pserver.errors import DeadlineError, PserverError
 from pserver.status import from_status
 
 
@@ -43,49 +43,46 @@ def no_answer(method: str, endpoint: str, timeout_s: float) -> DeadlineError:
 
 
 class GrpcChannel:
-    """A channel to a server process. Made and used on the client's event loop."""
+    """A channel to a server process. Made and used on the client's event loop.
+
+    Attributes:
+        connection: that calls go through.
+    """
 
     def __init__(self, endpoint: str, credentials: Credentials = OPEN) -> None:
         """Name the server; the connection is made by the first call.
 
         Args:
-            endpoint: HOST:PORT; a name is resolved again at each reconnect. ``HOST:PORT|HOST:PORT`` is a
-                server and its standby: when one cannot be reached, or is a standby still, the next
-                try goes to the other.
-            credentials: what a server is shown.
+            endpoint: HOST:PORT; a name is resolved again at each reconnect.
+            credentials: what the server is shown.
         """
-        self._endpoints = endpoint.split("|")
-        self._connections = [Connection(name, credentials) for name in self._endpoints]
-        self._turn = 0
+        self._endpoint = endpoint
+        self.connection = Connection(endpoint, credentials)
 
     @property
     def endpoint(self) -> str:
-        """Return the server that the next call goes to."""
-        return self._endpoints[self._turn]
+        """Return HOST:PORT."""
+        return self._endpoint
 
     async def call(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
         """Send one request and return the reply; see ``Channel.call``."""
-        turn, timeout_s = self._turn, deadline.remaining_s
+        timeout_s = deadline.remaining_s
         try:
-            return await self._connections[turn].send(method, message, timeout_s=timeout_s)
+            return await self.connection.send(method, message, timeout_s=timeout_s)
         except grpc.aio.AioRpcError as error:
-            failure = self._translate(method, error, self._endpoints[turn], timeout_s)
-        if isinstance(failure, UnavailableError | DeadlineError) and turn == self._turn:
-            self._turn = (turn + 1) % len(self._endpoints)
-        raise failure
+            raise self._translate(method, error, timeout_s) from None
 
     def _translate(
-        self, method: str, error: grpc.aio.AioRpcError, endpoint: str, timeout_s: float
+        self, method: str, error: grpc.aio.AioRpcError, timeout_s: float
     ) -> PserverError:
         """Return our error for gRPC's, with the endpoint in front."""
         metadata = [(str(key), value) for key, value in error.trailing_metadata() or ()]
         text = error.details() or error.code().name
-        ours = from_status(error.code(), f"{method} at {endpoint}: {text}", metadata)
+        ours = from_status(error.code(), f"{method} at {self._endpoint}: {text}", metadata)
         if isinstance(ours, DeadlineError):
-            return no_answer(method, endpoint, timeout_s)
+            return no_answer(method, self._endpoint, timeout_s)
         return ours
 
     async def close(self) -> None:
-        """Close every connection."""
-        for connection in self._connections:
-            await connection.close()
+        """Close the connection."""
+        await self.connection.close()

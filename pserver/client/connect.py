@@ -8,16 +8,18 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from pserver.client.channel import Channel, GrpcChannel
+from pserver.client.channel import Channel
 from pserver.client.client import Client
 from pserver.client.credentials import Credentials
 from pserver.client.membership import check_cluster
+from pserver.client.pair import open_channel
 from pserver.client.runtime import Runtime
 from pserver.client.sendqueue import SendQueue
 from pserver.config import AccessSettings, ClientSettings
 from pserver.deadline import Deadline
 from pserver.errors import (
     ClusterError,
+    ConfigError,
     DeadlineError,
     PserverError,
     TransientError,
@@ -27,6 +29,12 @@ from pserver.malloc import keep_large_blocks
 from pserver.transport import split_endpoints
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import parse_small
+
+NO_STANDBYS = (
+    "promote_after needs servers with standbys, named as HOST:PORT|HOST:PORT: nobody else can take a "
+    "server's place"
+)
+"""Why the setting is refused."""
 
 _RETRY_S = 0.1  # between two tries of the handshake, while servers start
 
@@ -106,7 +114,7 @@ def connect(
     Sets glibc's malloc of this process to keep large blocks, see ``pserver.malloc``.
 
     Args:
-        endpoints: ``HOST:PORT,HOST:PORT``, shard 0 first.
+        endpoints: ``HOST:PORT,HOST:PORT``, shard 0 first; ``HOST:PORT|HOST:PORT`` is a server and its standby.
         settings: timeouts and limits.
         connect_s: seconds to wait for servers that are still starting.
 
@@ -114,7 +122,8 @@ def connect(
         A client; close it, or use it as a context manager.
 
     Raises:
-        ConfigError: an endpoint is no HOST:PORT, or a file of the settings cannot be used.
+        ConfigError: an endpoint is no HOST:PORT, a file of the settings cannot be used, or they promote
+            standbys and none is named.
         UnauthenticatedError: the servers want a token, and none of theirs came.
         UnavailableError: a server does not answer; it is named.
         ClusterError: the servers are not shards 0, 1, ... of one cluster of this size and wire
@@ -122,9 +131,11 @@ def connect(
     """
     names = split_endpoints(endpoints, where="servers")
     chosen = settings or ClientSettings()
+    if chosen.promote_after_s is not None and "|" not in endpoints:
+        raise ConfigError(NO_STANDBYS)
     credentials = Credentials(chosen)
     return make_client(
-        lambda: [GrpcChannel(name, credentials) for name in names],
+        lambda: [open_channel(name, credentials, chosen.promote_after_s) for name in names],
         settings=chosen,
         connect_s=connect_s,
     )
@@ -143,7 +154,7 @@ def stats_of_each(
     credentials = Credentials(settings)
 
     async def one(name: str) -> pb.StatsReply | PserverError:
-        channel = GrpcChannel(name, credentials)
+        channel = open_channel(name, credentials)
         try:
             reply = await channel.call("Stats", b"", deadline=Deadline.after(timeout_s))
             return parse_small(pb.StatsReply, reply)

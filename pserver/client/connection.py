@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import grpc
 
-from pserver.client.credentials import Credentials
+from pserver.client.credentials import Credentials, Metadata
 from pserver.transport import SERVICE
 
 _OLD_S = 20.0  # for calls that are open on a connection which is replaced
@@ -20,12 +20,17 @@ Call = Callable[..., Awaitable[bytes]]
 
 
 class Connection:
-    """A connection that is made by its first call."""
+    """A connection that is made by its first call.
+
+    Attributes:
+        more_metadata: that each call carries beside the token.
+    """
 
     def __init__(self, endpoint: str, credentials: Credentials) -> None:
         """Name the server."""
         self._endpoint = endpoint
         self._credentials = credentials
+        self.more_metadata: Metadata = ()
         self._old: set[asyncio.Task[None]] = set()
         self._open()
 
@@ -65,7 +70,8 @@ class Connection:
         if stub is None:
             stub = self._channel.unary_unary(f"/{SERVICE}/{method}")
             self._methods[method] = stub
-        return stub(message, timeout=timeout_s, metadata=self._credentials.metadata)
+        metadata = self._credentials.metadata + self.more_metadata
+        return stub(message, timeout=timeout_s, metadata=metadata)
 
     def _renew(self) -> None:
         """Take another connection, if there are other certificates now."""

@@ -3,7 +3,7 @@
 Rooms before and after: ``reader`` and ``writer`` find files through this.
 
 ``SEQUENCE.journal`` is a segment, named by its first record in 20 digits. ``LOCK`` names the process that
-has the folder. ``STATE.json`` says how the last one left it: while a process runs it says so, with the
+has the folder. ``PLACE.json`` see ``place``. ``STATE.json`` says how the last one left it: while a process runs it says so, with the
 machine's boot; so what a power failure may have taken is known from what was promised then.
 
 Owner: the process that holds the lock; ``pserver journal`` reads without it.
@@ -14,7 +14,7 @@ import fcntl
 import getpass
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -139,11 +139,20 @@ def write_state(folder: Path, state: State) -> None:
     Raises:
         JournalError: the system refused.
     """
-    moving = folder / f"{_STATE}.new"
-    with named(folder / _STATE, "write"):
+    write_json(folder, _STATE, asdict(state))
+
+
+def write_json(folder: Path, name: str, facts: Mapping[str, object]) -> None:
+    """Write a small file whole or not at all, durably.
+
+    Raises:
+        JournalError: the system refused.
+    """
+    moving = folder / f"{name}.new"
+    with named(folder / name, "write"):
         with moving.open("w") as file:
-            json.dump(asdict(state), file)
+            json.dump(facts, file)
             file.flush()
             os.fsync(file.fileno())
-        moving.rename(folder / _STATE)
+        moving.rename(folder / name)
         sync_folder(folder)

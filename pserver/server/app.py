@@ -28,6 +28,7 @@ from pserver.config import ServeSettings
 from pserver.errors import ConfigError, ForbiddenError, UnauthenticatedError
 from pserver.journal.commit import loss_bound
 from pserver.journal.folder import segments
+from pserver.journal.place import Place
 from pserver.journal.writer import Begun, Journal
 from pserver.malloc import keep_large_blocks
 from pserver.server.audit import AUDITED, Audit
@@ -38,7 +39,7 @@ from pserver.server.metrics_page import start_metrics_page
 from pserver.server.quota import quota_of
 from pserver.server.secure import check_binds, port_credentials
 from pserver.server.servicer import Servicer
-from pserver.server.standby import Primary, stand_by
+from pserver.server.standby import Primary, stand_by, tell_old
 from pserver.status import ERROR_KEY, to_status
 from pserver.table.sparse import warmup
 from pserver.table.storage import open_storage
@@ -71,6 +72,8 @@ def _handler(servicer: Servicer, method: str, access: Access, audit: Audit) -> H
                 grant = access.grant_of(context.invocation_metadata() or ())
                 token = grant.name
                 access.check(grant, method, message)
+            if servicer.role.fence.place.is_followed:
+                servicer.role.fence.meet(context.invocation_metadata() or ())
             reply = await servicer.call(method, message)
             outcome = "OK"
         except Exception as error:
@@ -197,15 +200,45 @@ async def _restore(
 
     if settings.acknowledge == "standby":
         servicer.wait_for_standby()
-    if settings.standby_of is not None:
+    fence = servicer.role.fence
+    fence.open(folder)
+    if settings.standby_of is not None and fence.place.role != "promoted":
         primary, is_new = connect(settings.standby_of), not segments(folder)
-        standby, lines = await stand_by(primary, opened, servicer.recovery, is_new=is_new)
+        standby, lines = await stand_by(primary, opened, servicer.recovery, fence, is_new=is_new)
         servicer.role.standby = standby
     else:
-        lines = await servicer.recovery.begin(opened(Begun(servicer.incarnation)), restore)
+        lines = _place_lines(folder, fence.place, settings.standby_of)
+        if settings.standby_of is not None:
+            restore = "latest"  # as a standby comes back
+        lines += await servicer.recovery.begin(opened(Begun(servicer.incarnation)), restore)
     for line in lines:
         announce(line)
     announce(f"journal {folder}: {loss_bound(settings.fsync, settings.fsync_interval_ms)}")
+
+
+def _place_lines(folder: Path, place: Place, standby_of: str | None) -> list[str]:
+    """Return what there is to say of the place of a server that does not follow.
+
+    Raises:
+        ConfigError: it followed, and nobody made it the shard.
+    """
+    if place.role == "standby":
+        raise ConfigError(
+            f"--journal {folder}: is that of a standby that was not promoted; give --standby-of, and "
+            "`pserver promote` it when it is to take its server's place"
+        )
+    lines = []
+    if place.newer:
+        lines.append(
+            f"a server with term {place.newer} took this one's place: it takes no requests"
+        )
+    elif place.is_followed:
+        lines.append(
+            "takes requests when its standby asks again, for that may have taken its place"
+        )
+    elif standby_of is not None:
+        lines.append(f"term {place.term}: took the place of {standby_of}, and is the shard")
+    return lines
 
 
 async def _is_restored(restoring: Coroutine[Any, Any, None], signals: "asyncio.Queue[int]") -> bool:
@@ -223,12 +256,18 @@ async def _is_restored(restoring: Coroutine[Any, Any, None], signals: "asyncio.Q
     return True
 
 
-def _following(servicer: Servicer, settings: ServeSettings) -> "asyncio.Task[None] | None":
+def _following(
+    servicer: Servicer, settings: ServeSettings, connect: Callable[[str], Primary]
+) -> "asyncio.Task[None] | None":
     """Begin to follow another server, or newer versions, if the settings say so."""
     if settings.follow:
         return asyncio.create_task(Follower(servicer.loads).run())
     if servicer.role.standby is not None:
         return asyncio.create_task(servicer.role.standby.run())
+    journal = servicer.role.feed.recorder.journal
+    if settings.standby_of is not None and journal is not None:  # promoted before it was restarted
+        term = servicer.role.fence.place.term
+        return asyncio.create_task(tell_old(connect(settings.standby_of), journal.number, term))
     return None
 
 
@@ -286,7 +325,7 @@ async def serve(
     host, _ = split_endpoint(settings.bind, where="--bind")
     announce(f"shard {settings.shard} of {settings.shards} ready on {host}:{listening.port}")
 
-    following = _following(servicer, settings)
+    following = _following(servicer, settings, connect)
     first = await signals.get()
     if following is not None:
         following.cancel()

@@ -7,7 +7,8 @@ A standby asks for what is behind its last record, so the question is its acknow
 nothing to keep of a reader that is gone. A question that finds nothing new waits a little.
 
 What always holds: only records that count are told, with ``always`` only those that are on the disk; a
-standby that has another record at its position is refused. Owner: the event loop.
+standby that has another record at its position is refused. A question is taken for its promise, see ``fence``,
+before it waits. Owner: the event loop.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from pserver.errors import ConfigError, JournalError, StorageError
 from pserver.journal.reader import Cursor
 from pserver.journal.writer import Journal
 from pserver.server.executor import Executor
+from pserver.server.fence import Fence
 from pserver.server.recording import Recorder
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import build_small, parse_small
@@ -43,13 +45,13 @@ class Feed:
     Attributes:
         recorder: has the journal.
         executor: of the shard.
-        has_handed_over: whether the standby took the shard's place: nothing is answered any more.
+        fence: takes the standby's promises, and knows whether it took the shard's place.
         taken: the last record that the standby has.
     """
 
     recorder: Recorder
     executor: Executor
-    has_handed_over: bool = False
+    fence: Fence
     taken: int = 0
     _asked_s: float = -math.inf  # when a standby asked last
     _cursor: Cursor | None = None
@@ -61,6 +63,7 @@ class Feed:
         Raises:
             ConfigError: this shard has no journal.
             JournalError: the standby's journal is another one, or went another way.
+            UnavailableError: there is another standby, or this one's term is not a later one.
         """
         request = parse_small(pb.FeedRequest, message)
         journal = self.recorder.journal
@@ -69,7 +72,7 @@ class Feed:
                 "this shard has no journal to feed a standby from; start it with --journal"
             )
         if request.hand_over and request.journal == journal.number:
-            self.has_handed_over = True
+            await self.fence.give_away(request.term)
             # A turn like any other: what came before it is recorded, what comes after it is refused.
             await self.executor.run(lambda: self.recorder.stop("this server has handed over"))
         if request.journal not in (0, journal.number):
@@ -78,12 +81,21 @@ class Feed:
             )
         reply = pb.FeedReply(journal=journal.number, begun_by=journal.begun_by, first=journal.first)
         self._asked_s = time.monotonic()
-        if request.journal and request.after + 1 >= reply.first:
+        if request.journal and not request.hand_over:
+            await self.fence.asked(request)
+        if request.journal and request.after + 1 >= reply.first and not request.only_promise:
             await self._wait(journal, request)
             self._take(request.after)
             reply.records = await asyncio.to_thread(self._read, journal, request)
         reply.position = journal.told
+        reply.term, reply.number = self.fence.place.term, self.fence.answers()
         return build_small(reply)
+
+    async def go_on(self) -> int:
+        """Take changes again, without a standby; return the last record."""
+        await self.executor.run(lambda: self.recorder.stop(""))
+        self._asked_s = -math.inf
+        return 0 if self.recorder.journal is None else self.recorder.journal.position
 
     def drop_covered(self, position: int) -> None:
         """Remove what a durable checkpoint covers, but for what a standby has not taken yet.
@@ -135,7 +147,10 @@ class Feed:
 
         journal.listen(told)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(request.wait_s, WAIT_S_MAX)):
+            # While there is no promise the next question is wanted at once: it may bring one.
+            is_at_once = request.promise_s and self.fence.is_cut_off
+            wait_s = 0.0 if is_at_once else min(request.wait_s, WAIT_S_MAX)
+            async with asyncio.timeout(wait_s):
                 while journal.told <= request.after:
                     more.clear()
                     await more.wait()

@@ -40,16 +40,19 @@ class Recorder:
     Attributes:
         journal: None before it is attached, or where there is none.
         until_taken: waits until the standby has the records up to a position; None: nobody waits.
+        may_acknowledge: is asked before a change is acknowledged, and raises if another server may have
+            taken the shard's place.
     """
 
     def __init__(self) -> None:
         """Begin without a journal."""
         self.journal: Journal | None = None
         self.until_taken: Callable[[int], Awaitable[None]] | None = None
+        self.may_acknowledge: Callable[[], None] | None = None
         self._stopped = ""
 
     def stop(self, why: str) -> None:
-        """Refuse every change from now on: another server has the shard."""
+        """Refuse every change from now on, since another server has the shard; empty: no more."""
         self._stopped = why
 
     def attach(self, journal: Journal) -> None:
@@ -146,6 +149,7 @@ class Recorder:
 
         Raises:
             StorageError: it could not be synced.
+            UnavailableError: it must not be acknowledged here.
         """
         journal = self.journal
         if journal is not None:
@@ -153,6 +157,8 @@ class Recorder:
             await journal.durable(position)
             if self.until_taken is not None:
                 await self.until_taken(position)
+            if self.may_acknowledge is not None:
+                self.may_acknowledge()
 
 
 def rows_body(table: str, keys: Keys) -> bytes:

@@ -49,6 +49,7 @@ class Report:
     queued: int
     started_s: float
     created: str
+    term: int
 
 
 def describe(report: Report) -> pb.DescribeReply:
@@ -62,6 +63,7 @@ def describe(report: Report) -> pb.DescribeReply:
         num_partitions=NUM_PARTITIONS,
         placement_version=PLACEMENT_VERSION,
         state=report.state,
+        term=report.term,
         tables=[proto_of(table.spec) for table in report.tables],
         dense_tables=[dense_proto_of(table.spec) for table in report.dense_tables],
     )

@@ -29,7 +29,6 @@ from pserver.server.bad_values import BadValues
 from pserver.server.checkpoint import Saves
 from pserver.server.dense import DenseMethods
 from pserver.server.executor import Executor
-from pserver.server.feed import Feed
 from pserver.server.follow import refuse_change
 from pserver.server.gate import Gate
 from pserver.server.geo import GeoMethods
@@ -104,7 +103,7 @@ class Servicer:
         self._progress = Progress()
         self._waiting = Waiting(self._progress)
         self._recorder = Recorder()
-        self.role = Role(Feed(self._recorder, self._executor))
+        self.role = Role.of(self._recorder, self._executor)
         self._group = Group(
             self._executor,
             Merge(self._registry, self._tallies, self._geo),
@@ -397,4 +396,5 @@ class Servicer:
             queued=self._executor.queued,
             started_s=self._started_s,
             created=self.loads.created,
+            term=self.role.fence.place.term,
         )

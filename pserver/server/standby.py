@@ -10,22 +10,32 @@ What always holds:
     * Promoted while the other one answers, it has every record, and the other one takes no requests any
       more. Promoted while the other one is gone, it lacks what that one wrote and it did not hear of; with
       ``--acknowledge standby`` nothing of that was acknowledged.
+    * Promoted without the other one's word, it first waits until its promise is over, see ``fence``, and
+      then tells the other one as soon as that answers. Its term is a later one, on the disk before it serves.
 Owner: the event loop; records are applied in the owner thread.
 """
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
 
 from pserver.deadline import Deadline
-from pserver.errors import DeadlineError, JournalError, PserverError, TransientError
+from pserver.errors import (
+    DeadlineError,
+    JournalError,
+    PserverError,
+    StandbyError,
+    TransientError,
+)
 from pserver.journal.records import checksum_at, records_in
 from pserver.journal.writer import Begun, Journal
+from pserver.server.fence import PROMISE_S, Fence
 from pserver.server.recovery import Recovery, Replayed
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import build_small, parse_small
@@ -33,8 +43,10 @@ from pserver.wire.small import build_small, parse_small
 log = structlog.get_logger(__name__)
 
 _WAIT_S = 2.0  # that a question waits for records at the other end
-_TRY_S = 10.0
+_TRY_S = PROMISE_S  # a later answer would renew nothing
 _PAUSE_S = 0.2  # after a question that was not answered
+_RENEW_S = 1.5  # that applying may take before the promise is renewed
+_TELL_PAUSE_S = 1.0  # between two tries to tell the other server that its place is taken
 
 
 class Primary(Protocol):
@@ -61,7 +73,12 @@ async def ask(primary: Primary, request: pb.FeedRequest, *, timeout_s: float) ->
 
 
 async def stand_by(
-    primary: Primary, journal: Callable[[Begun], Journal], recovery: Recovery, *, is_new: bool
+    primary: Primary,
+    journal: Callable[[Begun], Journal],
+    recovery: Recovery,
+    fence: Fence,
+    *,
+    is_new: bool,
 ) -> tuple["Standby", list[str]]:
     """Return a standby that is as far as its journal and the checkpoints bring it, and lines about it.
 
@@ -69,6 +86,7 @@ async def stand_by(
         primary: the server to follow; waited for until it answers.
         journal: opens this server's.
         recovery: brings state back.
+        fence: of this server.
         is_new: whether its folder is empty, so that it begins as the other one's journal does.
 
     Raises:
@@ -92,7 +110,7 @@ async def stand_by(
     except BaseException:
         opened.close()
         raise
-    return Standby(primary, opened, recovery, recovery.live), lines
+    return Standby(primary, opened, recovery, fence, recovery.live), lines
 
 
 async def _first_word(primary: Primary) -> pb.FeedReply:
@@ -105,6 +123,28 @@ async def _first_word(primary: Primary) -> pb.FeedReply:
             await asyncio.sleep(_PAUSE_S)
 
 
+async def tell_old(primary: Primary, number: int, term: int) -> None:
+    """Tell a server that its place is taken, as soon as it can be reached.
+
+    Args:
+        primary: the server.
+        number: of the journal that it had.
+        term: of the server that has its place.
+    """
+    request = pb.FeedRequest(journal=number, hand_over=True, term=term)
+    while True:
+        try:
+            await ask(primary, request, timeout_s=_TRY_S)
+        except (StandbyError, JournalError) as error:  # it is another one by now
+            log.info("the old server is none any more", endpoint=primary.endpoint, now=str(error))
+            return
+        except PserverError:
+            await asyncio.sleep(_TELL_PAUSE_S)
+        else:
+            log.info("told the old server that its place is taken", endpoint=primary.endpoint)
+            return
+
+
 @dataclass(slots=True)
 class Standby:
     """Follows one server.
@@ -113,6 +153,7 @@ class Standby:
         primary: the server.
         journal: of this one.
         recovery: applies records.
+        fence: has this server's term.
         live: makes this server serve.
         told: the last record that the other one spoke of.
         heard_s: when it did, on the monotonic clock.
@@ -123,16 +164,19 @@ class Standby:
     primary: Primary
     journal: Journal
     recovery: Recovery
+    fence: Fence
     live: Callable[[Journal], Awaitable[None]]
     told: int = 0
     heard_s: float = field(default_factory=time.monotonic)
     failure: str = ""
     is_promoted: bool = False
     _checksum: int = 0  # of the last record
+    _number: int = 0  # of the last answer
+    _promoting: "asyncio.Task[pb.PromoteReply] | None" = None
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:
-        """Follow until promoted, or until it cannot."""
+        """Follow until promoted, or until it cannot; then tell the server that did not hand over."""
         while not (self.is_promoted or self.failure):
             try:
                 async with self._asking:
@@ -144,36 +188,62 @@ class Standby:
             except PserverError as error:
                 log.debug("a standby asks again", reason=str(error))
                 await asyncio.sleep(_PAUSE_S)
+        if self.is_promoted and self._promoting and not (await self._promoting).handed_over:
+            await tell_old(self.primary, self.journal.number, self.fence.place.term)
 
     async def promote(self, message: bytes) -> bytes:
-        """Take the other server's place.
+        """Take the other server's place; once, however many ask, and whoever of them goes away.
 
         Raises:
-            JournalError: this one could not follow, so it is not what the other one is.
+            JournalError: this one could not follow, or did not yet, so it is not what the other one is.
         """
         request = parse_small(pb.PromoteRequest, message)
+        if self._promoting is None:
+            self._promoting = asyncio.ensure_future(self._promote(request.timeout_s or _TRY_S))
+        try:
+            reply = await asyncio.shield(self._promoting)
+        except PserverError:
+            self._promoting = None  # who asks again may have more luck
+            raise
+        return build_small(reply)
+
+    async def _promote(self, timeout_s: float) -> pb.PromoteReply:
+        """Take the other server's place."""
         async with self._asking:
             if self.failure:
                 raise JournalError(f"this standby did not follow to the end: {self.failure}")
-            handed_over = False
-            if not self.is_promoted:
-                handed_over = await self._take_all(request.timeout_s or _TRY_S)
-                await self.live(self.journal)
-                self.is_promoted = True
-                log.info("promoted", record=self.journal.position, handed_over=handed_over)
-        reply = pb.PromoteReply(
-            position=self.journal.position,
-            told=max(self.told, self.journal.position),
-            heard_s=time.monotonic() - self.heard_s,
+            handed_over = await self._take_all(timeout_s)
+            place = self.fence.place
+            if place.role != "standby":
+                raise JournalError(
+                    f"this standby did not hear from {self.primary.endpoint} yet, so it has nothing of it"
+                )
+            if not handed_over:
+                await asyncio.sleep(self.heard_s + PROMISE_S - time.monotonic())
+            reply = pb.PromoteReply(
+                position=self.journal.position,
+                told=max(self.told, self.journal.position),
+                heard_s=time.monotonic() - self.heard_s,
+                handed_over=handed_over,
+                term=place.term + 1,
+            )
+            await self.fence.keep(replace(place, term=reply.term, role="promoted"))
+            await self.live(self.journal)
+            self.is_promoted = True
+        log.warning(
+            "promoted",
+            term=reply.term,
+            record=reply.position,
             handed_over=handed_over,
+            old_server_spoke_of=reply.told,
+            seconds_ago=round(reply.heard_s, 1),
         )
-        return build_small(reply)
+        return reply
 
     async def _take_all(self, timeout_s: float) -> bool:
         """Let the other server stop, and take its last records; return whether it answered."""
         until = Deadline.after(timeout_s)
         with contextlib.suppress(PserverError):
-            await self._follow(wait_s=0.0, timeout_s=timeout_s, hand_over=True)
             while await self._follow(wait_s=0.0, timeout_s=until.remaining_s, hand_over=True):
                 pass
             return True
@@ -183,21 +253,43 @@ class Standby:
         """Ask once, apply what comes, and return whether something came."""
         request = pb.FeedRequest(
             after=self.journal.position,
-            journal=self.journal.number,
             checksum=self._checksum,
             wait_s=wait_s,
             hand_over=hand_over,
+            term=self.fence.place.term + 1,
         )
-        reply = await ask(self.primary, request, timeout_s=timeout_s)
+        reply = await self._ask(request, timeout_s=timeout_s)
         if reply.first > self.journal.position + 1:
             raise JournalError(
                 f"{self.primary.endpoint} has dropped the records behind {self.journal.position}; start "
                 "this standby again with an empty journal folder and the cluster's --checkpoint-dir"
             )
-        self.told, self.heard_s = reply.position, time.monotonic()
         if reply.records:
-            await self.recovery.shard.executor.run(lambda: self._apply(reply.records))
+            await self._apply_all(reply.records)
         return bool(reply.records)
+
+    async def _ask(self, request: pb.FeedRequest, *, timeout_s: float) -> pb.FeedReply:
+        """Ask, with a promise; note what the answer says beside records."""
+        place = self.fence.place
+        if not place.name:
+            place = replace(place, name=secrets.randbits(63) | 1)
+        request.journal, request.standby = self.journal.number, place.name
+        request.promise_s, request.heard = PROMISE_S, self._number
+        reply = await ask(self.primary, request, timeout_s=timeout_s)
+        self._number, self.told, self.heard_s = reply.number, reply.position, time.monotonic()
+        await self.fence.keep(replace(place, term=max(place.term, reply.term), role="standby"))
+        return reply
+
+    async def _apply_all(self, records: bytes) -> None:
+        """Apply records in the owner thread; renew the promise while that takes long."""
+        applying = asyncio.ensure_future(
+            self.recovery.shard.executor.run(lambda: self._apply(records))
+        )
+        renewed = self.journal.position
+        while not (await asyncio.wait((applying,), timeout=_RENEW_S))[0]:
+            with contextlib.suppress(PserverError):
+                await self._ask(pb.FeedRequest(after=renewed, only_promise=True), timeout_s=_TRY_S)
+        await applying
 
     def _apply(self, data: bytes) -> None:
         """Write records to the journal and apply them; in the owner thread."""

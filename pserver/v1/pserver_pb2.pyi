@@ -45,7 +45,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("wire_version", "package_version", "shard_index", "num_shards", "incarnation", "num_partitions", "placement_version", "state", "tables", "dense_tables")
+    __slots__ = ("wire_version", "package_version", "shard_index", "num_shards", "incarnation", "num_partitions", "placement_version", "state", "tables", "dense_tables", "term")
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     PACKAGE_VERSION_FIELD_NUMBER: _ClassVar[int]
     SHARD_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class DescribeReply(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     DENSE_TABLES_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     wire_version: int
     package_version: str
     shard_index: int
@@ -66,7 +67,8 @@ class DescribeReply(_message.Message):
     state: str
     tables: _containers.RepeatedCompositeFieldContainer[TableSpec]
     dense_tables: _containers.RepeatedCompositeFieldContainer[DenseSpec]
-    def __init__(self, wire_version: _Optional[int] = ..., package_version: _Optional[str] = ..., shard_index: _Optional[int] = ..., num_shards: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_partitions: _Optional[int] = ..., placement_version: _Optional[int] = ..., state: _Optional[str] = ..., tables: _Optional[_Iterable[_Union[TableSpec, _Mapping]]] = ..., dense_tables: _Optional[_Iterable[_Union[DenseSpec, _Mapping]]] = ...) -> None: ...
+    term: int
+    def __init__(self, wire_version: _Optional[int] = ..., package_version: _Optional[str] = ..., shard_index: _Optional[int] = ..., num_shards: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_partitions: _Optional[int] = ..., placement_version: _Optional[int] = ..., state: _Optional[str] = ..., tables: _Optional[_Iterable[_Union[TableSpec, _Mapping]]] = ..., dense_tables: _Optional[_Iterable[_Union[DenseSpec, _Mapping]]] = ..., term: _Optional[int] = ...) -> None: ...
 
 class CreateTableRequest(_message.Message):
     __slots__ = ("incarnation", "spec")
@@ -823,32 +825,46 @@ class LoadReply(_message.Message):
     def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., left: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., rows_of_version: _Optional[int] = ..., state_taken: _Optional[int] = ..., state_tables: _Optional[int] = ..., trainers: _Optional[str] = ..., round: _Optional[int] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class FeedRequest(_message.Message):
-    __slots__ = ("after", "journal", "checksum", "wait_s", "hand_over")
+    __slots__ = ("after", "journal", "checksum", "wait_s", "hand_over", "standby", "heard", "promise_s", "term", "only_promise")
     AFTER_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     HAND_OVER_FIELD_NUMBER: _ClassVar[int]
+    STANDBY_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_S_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    ONLY_PROMISE_FIELD_NUMBER: _ClassVar[int]
     after: int
     journal: int
     checksum: int
     wait_s: float
     hand_over: bool
-    def __init__(self, after: _Optional[int] = ..., journal: _Optional[int] = ..., checksum: _Optional[int] = ..., wait_s: _Optional[float] = ..., hand_over: _Optional[bool] = ...) -> None: ...
+    standby: int
+    heard: int
+    promise_s: float
+    term: int
+    only_promise: bool
+    def __init__(self, after: _Optional[int] = ..., journal: _Optional[int] = ..., checksum: _Optional[int] = ..., wait_s: _Optional[float] = ..., hand_over: _Optional[bool] = ..., standby: _Optional[int] = ..., heard: _Optional[int] = ..., promise_s: _Optional[float] = ..., term: _Optional[int] = ..., only_promise: _Optional[bool] = ...) -> None: ...
 
 class FeedReply(_message.Message):
-    __slots__ = ("journal", "begun_by", "first", "position", "records")
+    __slots__ = ("journal", "begun_by", "first", "position", "records", "term", "number")
     JOURNAL_FIELD_NUMBER: _ClassVar[int]
     BEGUN_BY_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     journal: int
     begun_by: int
     first: int
     position: int
     records: bytes
-    def __init__(self, journal: _Optional[int] = ..., begun_by: _Optional[int] = ..., first: _Optional[int] = ..., position: _Optional[int] = ..., records: _Optional[bytes] = ...) -> None: ...
+    term: int
+    number: int
+    def __init__(self, journal: _Optional[int] = ..., begun_by: _Optional[int] = ..., first: _Optional[int] = ..., position: _Optional[int] = ..., records: _Optional[bytes] = ..., term: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class PromoteRequest(_message.Message):
     __slots__ = ("timeout_s",)
@@ -857,13 +873,17 @@ class PromoteRequest(_message.Message):
     def __init__(self, timeout_s: _Optional[float] = ...) -> None: ...
 
 class PromoteReply(_message.Message):
-    __slots__ = ("position", "told", "heard_s", "handed_over")
+    __slots__ = ("position", "told", "heard_s", "handed_over", "term", "is_alone")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     TOLD_FIELD_NUMBER: _ClassVar[int]
     HEARD_S_FIELD_NUMBER: _ClassVar[int]
     HANDED_OVER_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    IS_ALONE_FIELD_NUMBER: _ClassVar[int]
     position: int
     told: int
     heard_s: float
     handed_over: bool
-    def __init__(self, position: _Optional[int] = ..., told: _Optional[int] = ..., heard_s: _Optional[float] = ..., handed_over: _Optional[bool] = ...) -> None: ...
+    term: int
+    is_alone: bool
+    def __init__(self, position: _Optional[int] = ..., told: _Optional[int] = ..., heard_s: _Optional[float] = ..., handed_over: _Optional[bool] = ..., term: _Optional[int] = ..., is_alone: _Optional[bool] = ...) -> None: ...

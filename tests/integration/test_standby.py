@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 import pserver
+from pserver.client.connect import stats_of_each
+from pserver.deadline import Deadline
+from pserver.v1 import pserver_pb2 as pb
 from tests.integration.families import NONE
 from tests.integration.servers import WAIT_S, servers
 
@@ -25,6 +28,16 @@ def promote(endpoint: str) -> str:
     command = [sys.executable, "-m", "pserver", "promote", endpoint, "--timeout", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
     return done.stdout
+
+
+def wait_applied(endpoint: str, pushes: int) -> None:
+    """Wait until a standby has applied pushes, however they were acknowledged."""
+    limit = Deadline.after(WAIT_S)
+    while not limit.is_over:
+        (stats,) = stats_of_each([endpoint], settings=pserver.AccessSettings(), timeout_s=WAIT_S)
+        if isinstance(stats, pb.StatsReply) and stats.pushes_applied >= pushes:
+            return
+    raise AssertionError(f"{endpoint} has not applied {pushes} pushes")
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "replaced"])
@@ -81,3 +94,61 @@ def test_standby_that_waits_for_its_server_ends_when_told(tmp_path: Path) -> Non
     assert status == 0
     assert "ended before it served" in said
     assert not (tmp_path / "two").exists()
+
+
+@pytest.mark.parametrize("acknowledge", ["local", "standby"])
+def test_server_that_was_cut_off_takes_nothing_when_it_comes_back(
+    tmp_path: Path, acknowledge: str
+) -> None:
+    """SIGSTOP, promote, SIGCONT: what is pushed through clients of before is in the new server, or refused."""
+    settings = pserver.ClientSettings(timeout_s=2 * WAIT_S, try_timeout_s=5.0)
+    brief = pserver.ClientSettings(timeout_s=8.0, try_timeout_s=5.0)
+    with servers() as start:
+        one = start("--journal", str(tmp_path / "one"), "--acknowledge", acknowledge).wait_ready()
+        flags = ("--journal", str(tmp_path / "two"), "--standby-of", one.endpoint)
+        two = start(*flags).wait_ready()
+        both = pserver.connect(f"{one.endpoint}|{two.endpoint}", settings=settings)
+        old = pserver.connect(one.endpoint, settings=brief)
+        with both, old:
+            both.create_table(SPEC)
+            both.start_push({"t": (KEYS, ONES, NONE)}).result()
+            wait_applied(two.endpoint, 1)
+            one.send(signal.SIGSTOP)
+            lying = both.start_push(
+                {"t": (KEYS, ONES, NONE)}
+            )  # in the socket of a server that stands still
+            said = promote(two.endpoint)
+            one.send(signal.SIGCONT)
+            with pytest.raises(pserver.PserverError, match=r"term 2|does not hear of its standby"):
+                old.start_push({"t": (KEYS, ONES, NONE)}).result()
+            lying.result()
+            both.start_push({"t": (KEYS, ONES, NONE)}).result()
+        with pytest.raises(pserver.PserverError, match="one with term 2 took its place"):
+            pserver.connect(one.endpoint, settings=brief, connect_s=1.0)
+        two.send(signal.SIGKILL)
+        two.wait_exit()
+        again = start("--bind", two.endpoint, *flags).wait_ready()
+        with pserver.connect(again.endpoint, settings=settings, connect_s=WAIT_S) as client:
+            weights = client.peek("t", KEYS)
+
+    assert "with term 2" in said
+    assert weights.tolist() == [[-3.0, -3.0]] * KEYS.size
+
+
+def test_trainers_promote_a_standby_when_they_were_asked_to(tmp_path: Path) -> None:
+    """With ``promote_after_s`` a client that nobody answers goes on with the standby; without, none is asked."""
+    settings = pserver.ClientSettings(timeout_s=2 * WAIT_S, try_timeout_s=5.0, promote_after_s=1.0)
+    with servers() as start:
+        one = start("--journal", str(tmp_path / "one"), "--acknowledge", "standby").wait_ready()
+        two = start("--journal", str(tmp_path / "two"), "--standby-of", one.endpoint).wait_ready()
+        listed = f"{one.endpoint}|{two.endpoint}"
+        with pserver.connect(listed, settings=settings) as client:
+            client.create_table(SPEC)
+            client.start_push({"t": (KEYS, ONES, NONE)}).result()
+            one.send(signal.SIGKILL)
+            with pytest.raises(pserver.UnavailableError, match=r"until `pserver promote`|refused"):
+                pserver.connect(listed, connect_s=2.0)
+            client.start_push({"t": (KEYS, ONES, NONE)}).result()
+            weights = client.peek("t", KEYS)
+
+    assert weights.tolist() == [[-2.0, -2.0]] * KEYS.size

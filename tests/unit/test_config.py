@@ -20,7 +20,7 @@ KINDS: tuple[type[Settings], ...] = (ServeSettings, ClientSettings)
             r"unknown setting 'shrads'; did you mean 'shards'\? Valid: acknowledge, bind,",
         ),
         (ClientSettings, "timeout", r"unknown setting 'timeout'; did you mean 'timeout_s'\?"),
-        (ClientSettings, "zzz", r"unknown setting 'zzz'; valid: retry, .*, window"),
+        (ClientSettings, "zzz", r"unknown setting 'zzz'; valid: promote_after_s, .*, window"),
     ],
 )
 def test_the_nearest_name_is_shown_when_a_setting_is_unknown(
@@ -114,6 +114,7 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
         "timeout_s": 1.0,
         "try_timeout_s": 0.5,
         "retry": 4,
+        "promote_after_s": 30.0,
         "send_queue_size": 5,
         "send_queue_bytes": 99,
         "window": 2,

@@ -14,6 +14,8 @@ RETRIED = {
     "NotYetError",
     "TransientError",
     "UnavailableError",
+    "StandbyError",
+    "SupersededError",
     "OverloadedError",
     "StorageError",
 }

@@ -251,6 +251,7 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
         "lease_s": 1.5,
         "give_up_after": 1.5,
         "retry": 4,
+        "promote_after": 1.5,
         "dense": "pserver",
         "clip_norm": 0.5,
         "trainers": 3,

@@ -27,6 +27,7 @@ DEFAULTS = {
     "on_missing": "fail",
     "give_up_after": 1800.0,
     "retry": 3,
+    "promote_after": None,
     "deterministic": False,
     "dense": "local",
     "allreduce": "auto",
@@ -65,6 +66,7 @@ READ_IN_ALL = {
     "lease_s": 2.0,
     "give_up_after": 8.0,
     "retry": 0,
+    "promote_after": 9.0,
     "dense": "pserver",
     "clip_norm": 0.5,
 }

@@ -108,7 +108,7 @@ IN_DENSE: dict[str, tuple[dict[str, Any], Callable[[Any], object], object]] = {
 }
 """Knobs that a dense part reads that is averaged over trainers."""
 
-IN_RUN = {"prefetch", "deterministic", "dense", "allreduce_timeout"}
+IN_RUN = {"promote_after", "prefetch", "deterministic", "dense", "allreduce_timeout"}
 """Knobs that the run itself reads; a test each."""
 
 
@@ -180,6 +180,15 @@ def test_knob_arrives_in_the_client(monkeypatch: pytest.MonkeyPatch, name: str) 
     job.run(settings(**{name: value}))
 
     assert getattr(made[0], field) == value
+
+
+def test_promote_after_arrives_in_the_client() -> None:
+    """It is among the client's settings, and refused where no server has a standby."""
+    run_settings = settings(promote_after=30.0)
+
+    assert run_settings.client_settings().promote_after_s == 30.0
+    with pytest.raises(pserver.ConfigError, match="promote_after needs servers with standbys"):
+        job.run(run_settings)
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
