@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 from pserver.checkpoint.fit import ON_MISMATCH
 from pserver.checkpoint.fold import fold
-from pserver.checkpoint.manifest import Manifest, Mode
+from pserver.checkpoint.manifest import MODES, Manifest, Mode
 from pserver.checkpoint.places import open_store
 from pserver.checkpoint.store import Store, choose_version, manifest_of
 from pserver.checkpoint.tools import diff, prune, verify
@@ -23,8 +23,8 @@ from pserver.client.saving import SaveProgress, Saving
 from pserver.errors import CheckpointError, ConfigError, nearest
 from pserver.options import CommandParser, whole_number
 
-MODES: dict[str, Mode] = {"0": "full", "1": "delta"}
-"""Paddle's numbers of the save modes that there are here. Its others are for serving: see ``export --rows``."""
+NUMBERS: dict[Mode, str] = {"full": "0", "delta": "1", "base": "2", "batch": "3", "revert": "5"}
+"""Paddle's numbers of the save modes; it has no 4."""
 
 _TELL_S = 1.0  # between two lines of a save that is waited for
 
@@ -48,14 +48,11 @@ def mode_of(text: str) -> Mode:
     >>> mode_of("0"), mode_of("delta")
     ('full', 'delta')
     """
-    if text in MODES:
-        return MODES[text]
-    for mode in get_args(Mode):
-        if text == mode:
-            return mode  # type: ignore[no-any-return]  # get_args forgets what the words are
-    raise argparse.ArgumentTypeError(
-        f"unknown mode {text!r}; {nearest(text, [*get_args(Mode), *MODES])}"
-    )
+    for mode in MODES:
+        if text in (mode, NUMBERS[mode]):
+            return mode
+    numbers = list(NUMBERS.values())
+    raise argparse.ArgumentTypeError(f"unknown mode {text!r}; {nearest(text, [*MODES, *numbers])}")
 
 
 def add_checkpoint(
@@ -71,9 +68,14 @@ def add_checkpoint(
 
     saving = add("save", _save, "save all shards as of one instant, while others go on")
     cluster_flags(saving)
-    modes = ", ".join(f"{mode} ({number})" for number, mode in MODES.items())
+    modes = ", ".join(f"{mode} ({number})" for mode, number in NUMBERS.items())
     saving.add_argument(
-        "--mode", type=mode_of, default="full", help=f"{modes} (default: full)", metavar="MODE"
+        "--mode",
+        type=mode_of,
+        default="full",
+        help=f"{modes}: which rows, with Paddle's number; batch and revert write what full does, base "
+        "those of ctr tables that are for serving (default: full)",
+        metavar="MODE",
     )
     saving.add_argument(
         "--delta", action="store_const", const="delta", dest="mode", help="as --mode delta"

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pserver.checkpoint.export import CHOICES, DTYPES, WRITERS, export
+from pserver.checkpoint.export import DTYPES, WRITERS, export
 from pserver.checkpoint.places import open_store
 from pserver.checkpoint.store import choose_version
 from pserver.checkpoint.vector_files import READERS, read_vectors_file
 from pserver.cli_shared import add_cluster_flags, connect_given
 from pserver.errors import ConfigError, ShapeError, UnknownTableError
 from pserver.spec import TableSpec
+from pserver.table.choice import CHOICES
 
 
 def columns_of(text: str) -> list[int]:

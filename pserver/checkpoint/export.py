@@ -24,12 +24,11 @@ from pserver.checkpoint.load import chain_of
 from pserver.checkpoint.store import Store
 from pserver.checkpoint.tools import rows_of
 from pserver.errors import ConfigError
-from pserver.table.accessor import Accessor, make_accessor
+from pserver.table.accessor import make_accessor
+from pserver.table.choice import Choice, keeper
 from pserver.table.dump import Arrays
 
 Dtype: TypeAlias = Literal["float32", "float16", "int8"]
-Choice: TypeAlias = Literal["all", "base", "delta"]
-CHOICES: tuple[Choice, ...] = ("all", "base", "delta")
 DTYPES: tuple[Dtype, ...] = ("float32", "float16", "int8")
 
 _INT8_MAX = 127
@@ -67,44 +66,6 @@ class Vectors:
     keys: Keys
     weights: NDArray[Any]
     scales: Floats | None
-
-
-def keeper(
-    accessor: Accessor, choice: Choice, *, where: str
-) -> Callable[[Arrays], NDArray[np.bool_]]:
-    """Return what says which rows go into a file.
-
-    Args:
-        accessor: of the table.
-        choice: all; or, as Paddle's save modes 2 and 1 choose for serving, base: score >=
-            base_threshold and unseen_days <= delta_keep_days; delta: also delta_score >=
-            delta_threshold.
-        where: named in an error.
-
-    Raises:
-        ConfigError: rows are to be chosen by statistics that the table does not keep.
-    """
-    if choice == "all":
-        return lambda rows: np.ones(len(rows["epochs"]), np.bool_)
-    if not accessor.is_ctr:
-        raise ConfigError(
-            f"{where}: only a table with accessor ctr has scores to choose {choice} rows by"
-        )
-    base, keep_days = accessor.number("base_threshold"), accessor.number("delta_keep_days")
-    delta = accessor.number("delta_threshold") if choice == "delta" else 0.0
-    nonclick, click = accessor.number("nonclk_coeff"), accessor.number("click_coeff")
-
-    def kept(rows: Arrays) -> NDArray[np.bool_]:
-        shows, clicks = (rows[f"field.{name}"].astype(np.float64) for name in ("show", "click"))
-        scores = (shows - clicks) * nonclick + clicks * click
-        is_kept: NDArray[np.bool_] = (
-            (scores >= base)
-            & (rows["field.delta_score"] >= delta)
-            & (rows["field.unseen_days"] <= keep_days)
-        )
-        return is_kept
-
-    return kept
 
 
 def read_vectors(

@@ -72,6 +72,8 @@ class Loaded:
     @property
     def rows_of_version(self) -> int:
         """Return the rows of all shards."""
+        if not self.manifest.is_whole:
+            return self.manifest.num_rows
         return sum(table.rows for table in self.manifest.tables if table.kind == "sparse")
 
 
@@ -186,12 +188,14 @@ class Target:
         shard, num_shards: where in which cluster.
         wanted: the specs of tables that exist there, by name.
         on_mismatch: what a table with another spec takes.
+        only_reads: it takes a version that has not all rows, too.
     """
 
     shard: int
     num_shards: int
     wanted: Mapping[str, TableSpec | DenseSpec] = field(default_factory=dict)
     on_mismatch: OnMismatch = "fail"
+    only_reads: bool = False
 
 
 def load_shard(store: Store, version: str, registry: Registry, target: Target) -> Loaded:
@@ -205,12 +209,17 @@ def load_shard(store: Store, version: str, registry: Registry, target: Target) -
 
     Raises:
         CheckpointError: a file is damaged, the chain is broken, a table has another spec (the
-            differences are shown), or no table of the version is wanted.
+            differences are shown), no table of the version is wanted, or it has not all rows.
         TableFullError: a table has no room for its rows.
     """
     begin = time.perf_counter()
     chain = chain_of(store, version)
     manifest = chain[-1]
+    if not (manifest.is_whole or target.only_reads):
+        raise CheckpointError(
+            f"{store.where}/{version}: of mode {manifest.mode}: it has the rows for serving only; "
+            "`pserver serve --read-only` takes it, training goes on from a full version or a delta"
+        )
     loaded = Loaded(manifest)
     registry.raise_epoch(manifest.epoch + 1)
     where = f"{store.where}/{version}"

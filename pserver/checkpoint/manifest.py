@@ -9,7 +9,7 @@ raises ``FORMAT``, and newer formats are refused.
 
 import json
 import re
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -21,8 +21,11 @@ FORMAT = 1
 MANIFEST = "MANIFEST.json"
 LATEST = "LATEST"
 
-Mode: TypeAlias = Literal["full", "delta"]
-"""Which rows were written: all, or those that changed since the base."""
+Mode: TypeAlias = Literal["full", "delta", "base", "batch", "revert"]
+"""Which rows were written: all (full, batch, revert), those that changed since the base (delta), or those
+for serving (base): nothing else than a server that only reads takes such a version."""
+
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 _VERSION = re.compile(r"v(\d{8})")
 
@@ -175,6 +178,11 @@ class Manifest(_Entry):
     trainers: dict[str, dict[str, Any]] = {}
     round: int = 0
     pushes: dict[str, int] = {}
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it holds all rows, alone or with its bases."""
+        return self.mode != "base"
 
     @property
     def num_rows(self) -> int:

@@ -6,6 +6,7 @@ What always holds: what is listed as a version is whole; nothing outside the pla
 whatever name is asked for.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from pserver.checkpoint.manifest import (
@@ -17,6 +18,8 @@ from pserver.checkpoint.manifest import (
 )
 from pserver.checkpoint.tensors import Encoded
 from pserver.errors import CheckpointError
+
+NO_FOLDER = "this shard has no folder for checkpoints; start it with --checkpoint-dir"
 
 _SHOWN = 5  # versions that an error lists
 
@@ -85,12 +88,23 @@ class Store(Protocol):
         ...
 
 
+def opened(store: Store | None) -> Store:
+    """Return where versions lie.
+
+    Raises:
+        CheckpointError: there is no such place.
+    """
+    if store is None:
+        raise CheckpointError(NO_FOLDER)
+    return store
+
+
 def choose_version(store: Store, wanted: str) -> str:
     """Return the version that was asked for.
 
     Args:
         store: where it lies.
-        wanted: ``latest``, a name such as v00000012, or its number.
+        wanted: ``latest``, the newest that holds all rows; a name such as v00000012, or its number.
 
     Raises:
         CheckpointError: there is no such version; the message lists the last ones that there are.
@@ -100,7 +114,7 @@ def choose_version(store: Store, wanted: str) -> str:
         raise CheckpointError(f"{store.where}: no checkpoint is there")
     if wanted == "latest":
         # LATEST is moved last: a version that was published just before a crash is whole too.
-        return versions[-1]
+        return latest_of(store, versions)
     name = version_name(int(wanted)) if wanted.isdecimal() and len(wanted) < 9 else wanted
     if name not in versions:
         raise CheckpointError(
@@ -108,6 +122,20 @@ def choose_version(store: Store, wanted: str) -> str:
             f"{', '.join(versions[-_SHOWN:])}"
         )
     return name
+
+
+def latest_of(store: Store, versions: Sequence[str]) -> str:
+    """Return the newest version that holds all rows.
+
+    Raises:
+        CheckpointError: there is none, or a newer one is damaged.
+    """
+    for version in reversed(versions):
+        if manifest_of(store, version).is_whole:
+            return version
+    raise CheckpointError(
+        f"{store.where}: no version there has all rows: those of mode base are for serving; name one"
+    )
 
 
 def manifest_of(store: Store, version: str) -> Manifest:

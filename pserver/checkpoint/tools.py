@@ -69,7 +69,11 @@ def verify(store: Store, version: str) -> Manifest:
         for table in manifest.tables:
             spec_of_entry(table, where=where)
             written = sum(f.rows for f in manifest.files if f.table == table.name)
-            if table.kind == "sparse" and manifest.mode == "full" and written != table.rows:
+            if (
+                table.kind == "sparse"
+                and manifest.mode not in ("delta", "base")
+                and written != table.rows
+            ):
                 raise CheckpointError(
                     f"{where}: table {table.name!r} had {table.rows} rows, {written} are there"
                 )
@@ -175,8 +179,10 @@ def prune(store: Store, *, keep: int) -> list[str]:
     """
     versions = store.versions()
     manifests = {version: manifest_of(store, version) for version in versions}
-    full = [version for version in versions if manifests[version].base is None]
+    full = [v for v in versions if manifests[v].base is None and manifests[v].is_whole]
     stays = set(full[-keep:])
+    # Versions for serving are as old as the full ones beside them.
+    stays |= {v for v in versions if not manifests[v].is_whole and v >= min(stays, default=v)}
     for version in versions:  # oldest first, so a base is judged before its deltas
         if manifests[version].base in stays:
             stays.add(version)

@@ -283,7 +283,7 @@ def _servicer(settings: ServeSettings) -> Servicer:
             settings.checkpoint_dir, where="--checkpoint-dir", writes=not settings.read_only
         ),
     )
-    servicer.is_read_only = settings.read_only
+    servicer.is_read_only = servicer.loads.only_reads = settings.read_only
     servicer.quota = quota_of(settings, servicer.pushes)
     return servicer
 

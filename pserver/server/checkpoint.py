@@ -16,15 +16,16 @@ Owner: the event loop; files are written in other threads, tables touched in the
 
 import asyncio
 import contextlib
+import functools
 import json
 import time
-from typing import cast, get_args
+from collections.abc import Callable
 
 import structlog
 
 from pserver.checkpoint.manifest import FileEntry, Manifest, Mode
 from pserver.checkpoint.publish import Facts, publish
-from pserver.checkpoint.store import Store, next_version
+from pserver.checkpoint.store import Store, next_version, opened
 from pserver.checkpoint.tensors import encoded
 from pserver.errors import (
     CheckpointError,
@@ -39,26 +40,15 @@ from pserver.server.align import Align, Marks
 from pserver.server.durable import Durable, check_delta, remember
 from pserver.server.ending import parts_of_all, published
 from pserver.server.gate import Gate
+from pserver.server.methods import Own
 from pserver.server.save import Save, Shard
+from pserver.server.save_modes import checked_mode, keep_of, replay, reset_all
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import build_small, parse_small
 
 log = structlog.get_logger(__name__)
 
 _LOOK_S = 0.001  # between two looks at what must come before a cut
-
-NO_FOLDER = "this shard has no folder for checkpoints; start it with --checkpoint-dir"
-
-
-def opened(store: Store | None) -> Store:
-    """Return where versions lie.
-
-    Raises:
-        CheckpointError: there is no such place.
-    """
-    if store is None:
-        raise CheckpointError(NO_FOLDER)
-    return store
 
 
 class Saves:
@@ -124,6 +114,10 @@ class Saves:
                 with contextlib.suppress(CheckpointError):
                     await asyncio.to_thread(save.store.abandon, save.version)
 
+    def replays(self) -> dict[int, Callable[[bytes], object]]:
+        """Return what applies a save's own records again, in the owner thread."""
+        return {Own.MARKS: lambda body: replay(self._shard.registry, body)}
+
     # --- the steps of a save ------------------------------------------------------------------
 
     async def _on_begin(self, request: pb.SaveRequest, _: int) -> None:
@@ -131,11 +125,9 @@ class Saves:
         if self._save is not None and self._save.save_id == request.save_id:
             return
         store = self._opened()
-        if request.mode not in get_args(Mode):
-            hint = nearest(request.mode, get_args(Mode))
-            raise RequestError(f"save: unknown mode {request.mode!r}; {hint}")
+        mode = checked_mode(request.mode, self._shard.registry)
         await self._make_way()
-        self._mode = cast(Mode, request.mode)
+        self._mode = mode
         since = 0
         if request.mode == "delta":
             since = check_delta(self.durable, self._shard.registry, shard=self._shard.shard)
@@ -154,7 +146,15 @@ class Saves:
         self._put.clear()
         self._extra.clear()
         self._cutting = self._ending = self._publishing = None
-        self._save = Save(self._shard, store, request.save_id, version, since)
+        self._save = Save(
+            self._shard,
+            store,
+            request.save_id,
+            version,
+            since,
+            keeps=functools.partial(keep_of, mode),
+            is_whole=mode != "base",
+        )
 
     async def _on_hold(self, request: pb.SaveRequest, _: int) -> None:
         """Let writes wait, and finish those that are in the queue."""
@@ -255,23 +255,27 @@ class Saves:
                 await asyncio.shield(self._publishing)
             else:
                 await published(store, version)
-            self.durable = await self._shard.executor.run(lambda: remember(save))
+            if save.is_whole:
+                self.durable = await self._shard.executor.run(lambda: remember(save))
+            if self._mode in ("delta", "base"):
+                await reset_all(self._shard, self._mode, epoch=save.epoch)
+            if save.journal is not None:
+                await self._drop_covered(save.journal["position"])
         except Exception as problem:
             if not isinstance(problem, PserverError):
                 log.exception("save failed by our own mistake", version=version)
             await self._fail(save, problem)
             return
-        save.is_published()
+        save.is_published()  # last: who waits finds all of it done
         self._put.clear()
         self._say(save)
-        if save.journal is not None:
-            await self._drop_covered(save.journal["position"])
 
     async def _fail(self, save: Save, problem: Exception) -> None:
         """Take away what was begun, so that the other shards see it, and say why."""
         text = str(problem)
         with contextlib.suppress(CheckpointError):
-            if not await asyncio.to_thread(save.store.has_begun, save.version):
+            places = (save.store.has_begun, save.store.has)
+            if not any([await asyncio.to_thread(is_there, save.version) for is_there in places]):
                 text = str(
                     ending.gone(save.store, save.version)
                 )  # which is why nothing was written

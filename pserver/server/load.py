@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from pserver.checkpoint.fit import ON_MISMATCH, OnMismatch
 from pserver.checkpoint.load import Loaded, Target, load_shard, read_checked
 from pserver.checkpoint.manifest import MANIFEST, Manifest
-from pserver.checkpoint.store import Store, choose_version
+from pserver.checkpoint.store import Store, choose_version, latest_of, opened
 from pserver.checkpoint.tensors import checksum
 from pserver.config import PART_BYTES_MAX
 from pserver.errors import CheckpointError, PserverError, RequestError, nearest
-from pserver.server.checkpoint import Saves, opened
+from pserver.server.checkpoint import Saves
 from pserver.server.durable import Durable
 from pserver.server.methods import Own
 from pserver.server.recording import Recorder
@@ -55,7 +55,11 @@ class _Load:
 
 
 class Loads:
-    """The method Load of one shard."""
+    """The method Load of one shard.
+
+    Attributes:
+        only_reads: the shard takes no writes, so a version without all rows will do.
+    """
 
     def __init__(
         self,
@@ -79,6 +83,7 @@ class Loads:
         """
         self._shard, self._saves, self._store = shard, saves, store
         self._new_registry, self._adopt, self._recorder = new_registry, adopt, recorder
+        self.only_reads = False
         self._load: _Load | None = None
         self._restored: Manifest | None = None
 
@@ -111,7 +116,11 @@ class Loads:
         """
         store, registry = opened(self._store), self._new_registry()
         version = await asyncio.to_thread(choose_version, store, wanted)
-        target = Target(shard=self._shard.shard, num_shards=self._shard.num_shards)
+        target = Target(
+            shard=self._shard.shard,
+            num_shards=self._shard.num_shards,
+            only_reads=self.only_reads,
+        )
         loaded = await asyncio.to_thread(load_shard, store, version, registry, target)
         await self._take_over(registry, loaded, on_mismatch="fail")
         return loaded
@@ -205,9 +214,10 @@ class Loads:
         return self._restored.created if self._restored else ""
 
     async def newest(self) -> str:
-        """Return the newest version that there is, or an empty text."""
-        versions = await asyncio.to_thread(opened(self._store).versions)
-        return versions[-1] if versions else ""
+        """Return the newest version that has all rows, or an empty text if there is none."""
+        store = opened(self._store)
+        versions = await asyncio.to_thread(store.versions)
+        return await asyncio.to_thread(latest_of, store, versions) if versions else ""
 
     async def follow(self, version: str) -> None:
         """Take a version over under readers, who go on: only for a shard that takes no writes.

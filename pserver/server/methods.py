@@ -85,7 +85,8 @@ class Own(enum.IntEnum):
     """Records that are no method's message, by what they hold.
 
     ROWS: rows that a pull made. EPOCH: that a save raised. SLICE: of a walk. EXPIRE: of a trainer's lease.
-    LIMIT: of a round's wait. LOAD: of a checkpoint. INCARNATION: that was drawn anew.
+    LIMIT: of a round's wait. LOAD: of a checkpoint. INCARNATION: that was drawn anew. MARKS: of rows that a
+    save for serving chose.
     """
 
     ROWS = 1001
@@ -95,6 +96,7 @@ class Own(enum.IntEnum):
     LIMIT = 1005
     LOAD = 1006
     INCARNATION = 1007
+    MARKS = 1008
 
 
 def kind_name(kind: int) -> str:

@@ -37,6 +37,8 @@ from pserver.checkpoint.tensors import Encoded, encoded
 from pserver.errors import CheckpointError, OverloadedError, PserverError
 from pserver.placement import partitions_of_shard
 from pserver.server.executor import Executor
+from pserver.server.methods import Own
+from pserver.server.recording import number_body
 from pserver.table.cut import Cut
 from pserver.table.dense_dump import DenseCut
 from pserver.table.history import History
@@ -76,7 +78,7 @@ class Shard:
         executor: its owner thread.
         parts: what it remembers beside tables, by name.
         journal: the journal's position, read in the owner thread; None without a journal.
-        note_epoch: is told of an epoch before it is raised.
+        note: is told what is about to change, by kind of record.
         drop_covered: is told, in any thread, the position up to which a durable version covers the
             journal.
     """
@@ -87,7 +89,7 @@ class Shard:
     executor: Executor
     parts: Mapping[str, Capture]
     journal: Callable[[], dict[str, int] | None] = lambda: None
-    note_epoch: Callable[[int], None] = lambda _: None
+    note: Callable[[int, bytes], None] = lambda kind, body: None
     drop_covered: Callable[[int], None] = lambda _: None
 
 
@@ -113,6 +115,7 @@ class Save:
         version: that it will be.
         since: rows that did not change after this epoch are left out; 0: none.
         keeps: of each table the rows that are written, where not all are.
+        is_whole: all rows are in it, or in its bases: a journal may go on from it.
         progress: how far it is.
         epoch: of the cut.
         journal: the journal's position at the cut.
@@ -124,6 +127,7 @@ class Save:
     version: str
     since: int
     keeps: Callable[[SparseTable], Keep | None] = lambda _: None
+    is_whole: bool = True
     progress: Progress = field(default_factory=Progress)
     epoch: int = 0
     cuts: dict[str, Cut] = field(default_factory=dict)
@@ -185,7 +189,7 @@ class Save:
     def _mark(self, epoch: int) -> None:
         """Mark the cut of every table between two requests."""
         registry = self.shard.registry
-        self.shard.note_epoch(epoch + 1)
+        self.shard.note(Own.EPOCH, number_body(epoch + 1))
         registry.raise_epoch(epoch)
         self.epoch = epoch
         for table in registry:
@@ -196,7 +200,7 @@ class Save:
         self.progress.rows_max = sum(cut.num_rows for cut in self.cuts.values())
         registry.raise_epoch(epoch + 1)
         self._captured = {name: capture() for name, capture in self.shard.parts.items()}
-        self.journal = self.shard.journal()
+        self.journal = self.shard.journal() if self.is_whole else None
 
     def _end_cuts(self) -> None:
         for cut in self.cuts.values():

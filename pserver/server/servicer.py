@@ -45,7 +45,7 @@ from pserver.server.once import Once
 from pserver.server.pulls import Pulls
 from pserver.server.pushes import Pushes
 from pserver.server.quota import Quota
-from pserver.server.recording import Recorder, number_body, number_of, rows_of
+from pserver.server.recording import Recorder, number_of, rows_of
 from pserver.server.recovery import Recovery
 from pserver.server.report import Report, Tallies, describe, stats
 from pserver.server.role import Role
@@ -159,7 +159,7 @@ class Servicer:
             executor=self._executor,
             parts={"once": self._once.capture, "memory": memory.capture},
             journal=self._recorder.covered,
-            note_epoch=lambda epoch: self._recorder.note(Own.EPOCH, number_body(epoch)),
+            note=self._recorder.note,
             drop_covered=self.role.feed.drop_covered,
         )
         saves = Saves(owner, self._gate, self._align, store=store)
@@ -179,7 +179,7 @@ class Servicer:
             memory=memory,
             group=self._group,
             lifecycle=self._lifecycle,
-            replays=self._replays(loads),
+            replays=self._replays(loads) | saves.replays(),
             become=self._become,
         )
         return saves, loads, recovery

@@ -78,7 +78,11 @@ def test_versions_are_folded_moved_and_pruned(
     ("words", "status", "problem"),
     [
         (["ls", "nowhere"], 2, "folder nowhere: there is no such folder"),
-        (["save", "--ps", "a:1", "--mode", "4"], 2, "unknown mode '4'; valid: 0, 1, delta, full"),
+        (
+            ["save", "--ps", "a:1", "--mode", "4"],
+            2,
+            "unknown mode '4'; valid: 0, 1, 2, 3, 5, base, batch, delta, full, revert",
+        ),
         (["sav"], 2, "invalid choice"),
         (["verify", "{}", "9"], 1, "no version '9'; the last ones are v00000001, v00000002"),
         (["prune", "{}", "--keep", "0"], 2, "--keep must be at least 1"),

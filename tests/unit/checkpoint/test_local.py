@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pserver.checkpoint.local import LocalStore, open_local
+from pserver.checkpoint.manifest import Manifest
 from pserver.checkpoint.store import choose_version, next_version
 from pserver.checkpoint.tensors import encoded
 from pserver.errors import CheckpointError, ConfigError
@@ -19,7 +20,19 @@ def publish(store: LocalStore, version: str, **files: bytes) -> None:
     store.begin(version)
     for name, data in files.items():
         write(store, version, name, data)
-    store.publish(version, b"{}")
+    manifest = Manifest(
+        version=version,
+        mode="full",
+        epoch=1,
+        num_shards=1,
+        num_partitions=1024,
+        created="",
+        product="",
+        tables=[],
+        shards=[],
+        files=[],
+    )
+    store.publish(version, manifest.encode())
 
 
 def test_a_version_is_listed_only_when_it_is_published(tmp_path: Path) -> None:
