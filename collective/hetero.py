@@ -1,57 +1,48 @@
-"""Carries micro-batches from trainers that hold embeddings to trainers that hold the dense stages.
+"""The dense side of a heterogeneous run: takes micro-batches of embedding trainers, answers with gradients.
 
-Rooms before and after: an embedding trainer pulls and pools, and hands pooled rows to a ``Sender``; a dense
-trainer takes them from a ``Receiver``, computes, and answers with their gradients, which go back
-into pooling's backward. Any number on each side. All travels through host memory over plain sockets, so unlike
-devices meet; nothing is unpickled.
+Rooms before and after: ``hetero_sender`` is the other side: an embedding trainer pulls and pools rows and sends
+them; here a dense trainer computes, and answers with the rows' gradients, which go back into pooling's backward.
+Any number on each side. All travels through host memory (``hetero_wire``), so unlike devices meet.
 
-On the wire a message is a head (magic, kind, weight, tensors), for each tensor dtype, dims and shape, then its
-bytes; all numbers little-endian. A dense trainer answers each message of a connection before the
-next comes, and a sender opens ``window`` connections to each dense trainer: so micro-batches go to
-whoever is free, and one waits there while another is computed.
+An embedding trainer opens a control connection to each dense trainer, and some for micro-batches, each of
+which carries one at a time: so micro-batches go to whoever is free, and one waits there while another is computed.
+Training goes in steps: when an embedding trainer has all answers of its batch it says so to all dense trainers; when
+all embedding trainers that still train have, ``take`` gives a ``StepEnd``, and its answer lets them go on.
 
-What always holds: micro-batches that wait to be taken have at most ``bytes_max`` bytes, or are one; who sends more waits. A
-trainer that goes without a goodbye ends the others: every wait then raises ``PeerLostError``, which names it.
+What always holds:
+    * Micro-batches that wait to be taken have at most ``bytes_max`` bytes, or are one; who sends more waits.
+    * Every dense trainer sees the same steps end in the same order: as many as the longest share of an
+      embedding trainer has. What is scored is taken when nobody trains any more.
+    * A trainer that goes without a goodbye ends the others: every wait then raises ``PeerLostError``, which
+      names it, and says why if it could still tell.
+Owner: the training thread; one lock guards what came.
 """
 
 import contextlib
-import queue
+import json
 import socket
-import struct
 import threading
-import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from collective.errors import GroupError, PeerLostError, TensorError
+from collective.hetero_wire import Kind, Message, parse_address, receive, send, tune
 
 BYTES_MAX = 1 << 30
 """Bytes that wait on a dense trainer when nothing is said."""
 
-WINDOW = 2
-"""One micro-batch is computed while the next travels."""
+LAST_WORDS_S = 2.0
+"""How long to wait for the reason, when a connection for micro-batches breaks first."""
 
-DIMS_MAX = 8
+Fact = str | int
+"""Something that all trainers of a run must agree on."""
 
-TENSORS_MAX = 64
-
-MESSAGE_BYTES_MAX = 1 << 32
-
-CONNECT_S = 30.0
-
-_RETRY_S = 0.1
-
-_HEAD = struct.Struct("<4sBdB")  # magic, kind, weight, tensors
-_SHAPE = struct.Struct(f"<BB{DIMS_MAX}Q")  # dtype, dims, shape
-_MAGIC = b"PHT1"
-_WORK, _BYE = 1, 2
-
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8)
+_HELLO = {"trainer": int, "trainers": int, "facts": dict, "carries": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +52,13 @@ class Work:
     Attributes:
         tensors: such as pooled rows, dense values and labels; in host memory.
         weight: that its sender gave it, such as its samples.
-        peer: HOST:PORT of its sender.
+        is_score: whether the model's output is asked for, and no gradients.
+        peer: who sent it.
     """
 
     tensors: tuple[Tensor, ...]
     weight: float
+    is_score: bool
     peer: str
     _answer: "Future[tuple[Tensor, ...]]" = field(repr=False)
 
@@ -74,38 +67,77 @@ class Work:
         """Return the bytes of the tensors."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
-    def answer(self, gradients: Sequence[Tensor]) -> None:
-        """Send gradients back."""
-        self._answer.set_result(tuple(gradients))
+    def answer(self, tensors: Sequence[Tensor]) -> None:
+        """Send gradients, or the output, back."""
+        self._answer.set_result(tuple(tensors))
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """All micro-batches of a step are answered. Answer it once the weights are those of the next one."""
+
+    _receiver: "Receiver" = field(repr=False)
+
+    def answer(self) -> None:
+        """Let the embedding trainers go on."""
+        self._receiver.stepped()
+
+
+@dataclass(slots=True)
+class _Peer:
+    """What is known of an embedding trainer."""
+
+    name: str
+    control: socket.socket
+    sends: threading.Lock = field(default_factory=threading.Lock)
+    ended: int = 0
+    is_done: bool = False
+    is_gone: bool = False
 
 
 class Receiver:
-    """A dense trainer's end. Owner: the training thread; the queue has a lock. Close it at the end."""
+    """A dense trainer's end. Close it at the end, with the reason if it failed.
 
-    def __init__(self, bind: str, *, senders: int, bytes_max: int = BYTES_MAX) -> None:
+    Attributes:
+        address: HOST:PORT that it listens on.
+        trainers: embedding trainers that the run has; 0 until one is here.
+        peak_bytes: most bytes of micro-batches that ever waited.
+    """
+
+    def __init__(
+        self, bind: str, *, bytes_max: int = BYTES_MAX, facts: Mapping[str, Fact] | None = None
+    ) -> None:
         """Listen.
 
         Args:
             bind: HOST:PORT; port 0 takes a free one.
-            senders: connections that will come: embedding trainers × their window. ``take`` ends
-                when all of them said goodbye.
             bytes_max: of micro-batches that wait.
+            facts: that embedding trainers must agree with, where they state them; one that does not
+                is refused.
 
         Raises:
             GroupError: the address cannot be bound.
         """
-        host, port = _address(bind)
+        host, port = parse_address(bind)
         try:
-            self._socket = socket.create_server((host, port))
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._socket = socket.create_server((host, port), family=family)
         except OSError as error:
             raise GroupError(f"cannot listen on {bind}: {error.strerror}") from error
-        self.address = f"{host}:{self._socket.getsockname()[1]}"
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{shown}:{self._socket.getsockname()[1]}"
+        self.peak_bytes = 0
         self._bytes_max = bytes_max
         self._lock = threading.Condition()
-        self._waiting: deque[Work] = deque()
+        self._waiting: dict[bool, deque[Work]] = {False: deque(), True: deque()}  # by is_score
         self._waiting_bytes = 0
-        self._left = senders
+        self._stepped = 0
+        self._facts = dict(facts or {})
+        self.trainers = 0
+        self._peers: dict[int, _Peer] = {}
+        self._refused = ""
         self._lost: str | None = None
+        self._is_closed = False
         self._connections: list[socket.socket] = []
         threading.Thread(target=self._accept, name="hetero-accept", daemon=True).start()
 
@@ -114,33 +146,93 @@ class Receiver:
         """Return the bytes of micro-batches that wait to be taken."""
         return self._waiting_bytes
 
-    def take(self, timeout_s: float) -> Work | None:
-        """Return the next micro-batch; None when all senders are through.
+    def gather(self, timeout_s: float) -> dict[str, Fact]:
+        """Wait until all embedding trainers are here, and return the facts that they agree on.
+
+        Raises:
+            PeerLostError: some did not come within the limit, or one went away.
+        """
+        with self._lock:
+            is_there = self._lock.wait_for(
+                lambda: self._lost or 0 < self.trainers == len(self._peers), timeout_s
+            )
+            self._raise_lost()
+            if not is_there:
+                missing = sorted(set(range(self.trainers)) - self._peers.keys())
+                who = f"embedding trainer {', '.join(map(str, missing))}"
+                text = f"{who} did not come" if missing else "no embedding trainer came"
+                raise PeerLostError(f"{self.address}: {text} within {timeout_s:g} s{self._refused}")
+            return dict(self._facts)
+
+    def take(self, timeout_s: float) -> Work | StepEnd | None:
+        """Return the next micro-batch or the end of a step; None when all senders are through.
 
         Raises:
             PeerLostError: a sender went without a goodbye, or nothing came within the limit.
         """
+        found: list[Work | StepEnd | None] = []
         with self._lock:
-            is_there = self._lock.wait_for(
-                lambda: self._waiting or self._lost or not self._left, timeout_s
-            )
-            if self._lost:
-                raise PeerLostError(f"embedding trainer {self._lost} went away")
+            is_there = self._lock.wait_for(lambda: self._lost or self._find(found), timeout_s)
+            self._raise_lost()
             if not is_there:
                 raise PeerLostError(f"{self.address}: no micro-batch came within {timeout_s:g} s")
-            if not self._waiting:
-                return None
-            work = self._waiting.popleft()
-            self._waiting_bytes -= work.num_bytes
-            self._lock.notify_all()
-            return work
+            (event,) = found
+            if isinstance(event, Work):
+                self._waiting[event.is_score].popleft()
+                self._waiting_bytes -= event.num_bytes
+                self._lock.notify_all()
+            return event
 
-    def close(self) -> None:
-        """Listen no more, and break the connections that have not said goodbye."""
-        self._socket.close()
-        for connection in self._connections:
+    def stepped(self) -> None:
+        """Tell the embedding trainers that the weights are those of the next step."""
+        with self._lock:
+            self._stepped += 1
+            peers = [peer for peer in self._peers.values() if peer.ended >= self._stepped]
+        for peer in peers:
+            self._tell(peer, Message(Kind.STEP))
+
+    def close(self, reason: str = "") -> None:
+        """Listen no more, and break the connections that have not said goodbye, telling them why."""
+        with self._lock:
+            self._is_closed = True
+            self._lock.notify_all()
+            peers = list(self._peers.values())
+        if reason:
+            for peer in peers:
+                self._tell(peer, Message(Kind.FAIL, text=reason))
+        for connection in (self._socket, *self._connections):  # a thread in accept holds it open
             with contextlib.suppress(OSError):  # it ended by itself
                 connection.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    # --- with the lock held -------------------------------------------------------------------
+
+    def _find(self, found: list[Work | StepEnd | None]) -> bool:
+        """Put in what is to be done next, if there is something."""
+        peers = self._peers.values()
+        step = self._stepped + 1
+        all_done = 0 < self.trainers == len(peers) and all(peer.is_done for peer in peers)
+        if self._waiting[False]:
+            found.append(self._waiting[False][0])
+        elif any(p.ended >= step for p in peers) and self._is_over(step):
+            found.append(StepEnd(self))
+        elif self._waiting[True] and all_done:
+            found.append(self._waiting[True][0])
+        elif all_done and all(peer.is_gone for peer in peers):
+            found.append(None)
+        return bool(found)
+
+    def _is_over(self, step: int) -> bool:
+        """Return whether nobody will send a micro-batch of a step any more."""
+        peers = self._peers.values()
+        is_all = len(peers) == self.trainers
+        return is_all and all(peer.ended >= step or peer.is_done for peer in peers)
+
+    def _raise_lost(self) -> None:
+        if self._lost:
+            raise PeerLostError(self._lost)
+
+    # --- threads of connections ---------------------------------------------------------------
 
     def _accept(self) -> None:
         while True:
@@ -148,213 +240,122 @@ class Receiver:
                 connection, peer = self._socket.accept()
             except OSError:  # closed
                 return
-            _tune(connection)
+            tune(connection)
             self._connections.append(connection)
             name = f"{peer[0]}:{peer[1]}"
             threading.Thread(
                 target=self._serve, args=(connection, name), name=f"hetero-{name}", daemon=True
             ).start()
 
-    def _serve(self, connection: socket.socket, name: str) -> None:
-        """Pass one connection's micro-batches on, and their gradients back."""
+    def _serve(self, connection: socket.socket, address: str) -> None:
+        """Listen to one connection until its end. Who greets with something else is sent away."""
         with connection:
             try:
-                while (received := _receive(connection)) is not None:
-                    tensors, weight = received
-                    answer: Future[tuple[Tensor, ...]] = Future()
-                    self._put(Work(tensors, weight, name, answer))
-                    _send(connection, _WORK, 0.0, answer.result())
-                with self._lock:
-                    self._left -= 1
-                    self._lock.notify_all()
+                hello = _greeting(receive(connection))
             except (OSError, TensorError) as error:
                 with self._lock:
-                    self._lost = self._lost or f"{name} ({error})"
-                    self._lock.notify_all()
+                    self._refused = f"; refused: {address} ({error})"
+                return
+            name = f"embedding trainer {hello['trainer']} ({address})"
+            try:
+                if hello["carries"] == "control":
+                    self._serve_control(connection, name, hello)
+                else:
+                    self._serve_work(connection, name)
+            except (OSError, TensorError) as error:
+                if hello["carries"] != "control":  # the other connection may bring the reason
+                    with self._lock:
+                        self._lock.wait_for(lambda: self._lost or self._is_closed, LAST_WORDS_S)
+                self._lose(f"{name} went away ({error})")
+
+    def _serve_control(self, connection: socket.socket, name: str, hello: dict[str, Any]) -> None:
+        peer = _Peer(name, connection)
+        refusal = self._admit(peer, hello)
+        if refusal:
+            self._tell(peer, Message(Kind.FAIL, text=refusal))
+            return
+        self._tell(peer, Message(Kind.HELLO))
+        while not peer.is_gone:
+            message = receive(connection)
+            if message.kind == Kind.FAIL:
+                self._lose(f"{name} failed: {message.text}")
+                return
+            with self._lock:
+                peer.ended += message.kind == Kind.STEP
+                peer.is_done |= message.kind in (Kind.DONE, Kind.BYE)
+                peer.is_gone |= message.kind == Kind.BYE
+                self._lock.notify_all()
+
+    def _admit(self, peer: _Peer, hello: dict[str, Any]) -> str:
+        """Take in an embedding trainer; return why not, if not."""
+        number, trainers, stated = hello["trainer"], hello["trainers"], hello["facts"]
+        with self._lock:
+            expected = {**self._facts, "trainers": self.trainers or trainers}
+            came = {**stated, "trainers": trainers}
+            apart = [n for n in came if n in expected and expected[n] != came[n]]
+            refusal = ""
+            if apart:
+                pairs = ", ".join(f"{n} {expected[n]!r} here and {came[n]!r} there" for n in apart)
+                refusal = f"dense trainer {self.address} and {peer.name} must agree: {pairs}"
+            elif number in self._peers:
+                refusal = f"{peer.name}: {self._peers[number].name} is here already"
+            elif not 0 <= number < trainers:
+                refusal = f"{peer.name}: its number must be below {trainers}"
+            if refusal:
+                self._refused = f"; refused: {refusal}"
+            else:
+                self._facts.update(stated)
+                self.trainers = trainers
+                self._peers[number] = peer
+            self._lock.notify_all()
+        return refusal
+
+    def _serve_work(self, connection: socket.socket, name: str) -> None:
+        """Pass micro-batches on, and their answers back."""
+        while (message := receive(connection)).kind != Kind.BYE:
+            is_score = message.kind == Kind.SCORE
+            if not is_score:
+                _expect(message, Kind.TRAIN)
+            answer: Future[tuple[Tensor, ...]] = Future()
+            self._put(Work(message.tensors, message.weight, is_score, name, answer))
+            send(connection, Message(message.kind, answer.result()))
 
     def _put(self, work: Work) -> None:
         size = work.num_bytes
         with self._lock:
             self._lock.wait_for(
-                lambda: not self._waiting or self._waiting_bytes + size <= self._bytes_max
+                lambda: not self._waiting_bytes or self._waiting_bytes + size <= self._bytes_max
             )
-            self._waiting.append(work)
+            self._waiting[work.is_score].append(work)
             self._waiting_bytes += size
+            self.peak_bytes = max(self.peak_bytes, self._waiting_bytes)
+            self._lock.notify_all()
+
+    def _tell(self, peer: _Peer, message: Message) -> None:
+        """Say something to an embedding trainer; that it is gone is seen elsewhere."""
+        with peer.sends, contextlib.suppress(OSError):
+            send(peer.control, message)
+
+    def _lose(self, text: str) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._lost = self._lost or text
             self._lock.notify_all()
 
 
-class Sender:
-    """An embedding trainer's end. Owner: the training thread. Close it at the end."""
-
-    def __init__(
-        self, addresses: Sequence[str], *, window: int = WINDOW, connect_s: float = CONNECT_S
-    ) -> None:
-        """Connect to every dense trainer.
-
-        Args:
-            addresses: HOST:PORT of each.
-            window: micro-batches on their way to each at once.
-            connect_s: how long to try; dense trainers may start later.
-
-        Raises:
-            GroupError: no address, or one that is no HOST:PORT.
-            PeerLostError: a dense trainer could not be reached; the message names it.
-        """
-        if not addresses:
-            raise GroupError("a sender needs the address of at least one dense trainer")
-        self._todo: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
-        self._lost: PeerLostError | None = None
-        end_s = time.monotonic() + connect_s
-        connections = [
-            (_connect(address, end_s=end_s), address)
-            for address in addresses
-            for _ in range(window)
-        ]
-        self._threads = [
-            threading.Thread(target=self._carry, args=pair, name="hetero-send", daemon=True)
-            for pair in connections
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def send(self, tensors: Sequence[Tensor], *, weight: float) -> "Future[tuple[Tensor, ...]]":
-        """Send a micro-batch to the next dense trainer that is free.
-
-        Args:
-            tensors: in host memory; they must not change until the answer is there.
-            weight: travels with it.
-
-        Returns:
-            The gradients that come back; or it raises ``PeerLostError``.
-
-        Raises:
-            TensorError: a tensor that cannot travel.
-        """
-        _check(tensors)
-        order = _Order(tuple(tensor.detach() for tensor in tensors), weight, Future())
-        self._todo.put(order)
-        return order.answer
-
-    def close(self) -> None:
-        """Say goodbye, when all answers are there."""
-        for _ in self._threads:
-            self._todo.put(None)
-        for thread in self._threads:
-            thread.join()
-
-    def _carry(self, connection: socket.socket, address: str) -> None:
-        """Carry micro-batches over one connection, one at a time."""
-        with connection:
-            while (order := self._todo.get()) is not None:
-                if self._lost is None:
-                    try:
-                        _send(connection, _WORK, order.weight, order.tensors)
-                        received = _receive(connection)
-                        if received is None:
-                            raise ConnectionError("it closed")
-                        order.answer.set_result(received[0])
-                        continue
-                    except (OSError, TensorError) as error:
-                        self._lost = PeerLostError(f"dense trainer {address} went away ({error})")
-                order.answer.set_exception(self._lost)
-            if self._lost is None:
-                _send(connection, _BYE, 0.0, ())
+def _expect(message: Message, kind: Kind) -> Message:
+    if message.kind != kind:
+        raise TensorError(f"{message.kind.name} came where {kind.name} belongs")
+    return message
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """A micro-batch that waits for a connection."""
-
-    tensors: tuple[Tensor, ...]
-    weight: float
-    answer: "Future[tuple[Tensor, ...]]"
-
-
-def _connect(address: str, *, end_s: float) -> socket.socket:
-    """Connect to a dense trainer, which may not listen yet."""
-    host, port = _address(address)
-    while True:
-        left_s = end_s - time.monotonic()
-        try:
-            connection = socket.create_connection((host, port), timeout=max(left_s, _RETRY_S))
-        except OSError as error:
-            if left_s <= 0:
-                raise PeerLostError(f"no dense trainer at {address}: {error}") from error
-            time.sleep(_RETRY_S)
-        else:
-            connection.settimeout(None)
-            _tune(connection)
-            return connection
-
-
-def _tune(connection: socket.socket) -> None:
-    """Send at once, and notice a host that is gone."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal():
-        raise GroupError(f"an address must be HOST:PORT, got {text!r}")
-    return host.strip("[]"), int(port)
-
-
-def _check(tensors: Sequence[Tensor]) -> None:
-    if len(tensors) > TENSORS_MAX:
-        raise TensorError(f"a micro-batch has at most {TENSORS_MAX} tensors, got {len(tensors)}")
-    for tensor in tensors:
-        if tensor.dtype not in _DTYPES or tensor.dim() > DIMS_MAX or tensor.device.type != "cpu":
-            raise TensorError(
-                f"a tensor on the wire is on cpu, has at most {DIMS_MAX} dims and a common dtype; "
-                f"got {tensor.dim()} dims of {tensor.dtype} on {tensor.device}"
-            )
-
-
-def _send(connection: socket.socket, kind: int, weight: float, tensors: Sequence[Tensor]) -> None:
-    _check(tensors)
-    connection.sendall(_HEAD.pack(_MAGIC, kind, weight, len(tensors)))
-    for tensor in tensors:
-        fill = [0] * (DIMS_MAX - tensor.dim())
-        dtype = _DTYPES.index(tensor.dtype)
-        connection.sendall(_SHAPE.pack(dtype, tensor.dim(), *tensor.shape, *fill))
-        if tensor.numel():
-            raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-            connection.sendall(raw.numpy().data)
-
-
-def _receive(connection: socket.socket) -> tuple[tuple[Tensor, ...], float] | None:
-    """Receive a message; None for a goodbye."""
-    magic, kind, weight, count = _HEAD.unpack(_exactly(connection, _HEAD.size))
-    if magic != _MAGIC or kind not in (_WORK, _BYE) or count > TENSORS_MAX:
-        raise TensorError("what came is no message of a trainer")
-    if kind == _BYE:
-        return None
-    tensors = []
-    room = MESSAGE_BYTES_MAX
-    for _ in range(count):
-        dtype, dims, *shape = _SHAPE.unpack(_exactly(connection, _SHAPE.size))
-        if dtype >= len(_DTYPES) or dims > DIMS_MAX:
-            raise TensorError("what came is no tensor of a trainer")
-        size = _DTYPES[dtype].itemsize
-        for length in shape[:dims]:
-            size *= length
-        room -= size
-        if room < 0:
-            raise TensorError(f"a message of more than {MESSAGE_BYTES_MAX} bytes came")
-        raw = torch.frombuffer(_exactly(connection, size), dtype=torch.uint8) if size else None
-        empty = torch.empty(shape[:dims], dtype=_DTYPES[dtype])
-        tensors.append(empty if raw is None else raw.view(_DTYPES[dtype]).view(shape[:dims]))
-    return tuple(tensors), weight
-
-
-def _exactly(connection: socket.socket, size: int) -> bytearray:
-    """Receive so many bytes."""
-    buffer = bytearray(size)
-    rest = memoryview(buffer)
-    while rest:
-        count = connection.recv_into(rest)
-        if not count:
-            raise ConnectionError("the connection closed in the middle")
-        rest = rest[count:]
-    return buffer
+def _greeting(message: Message) -> dict[str, Any]:
+    """Return what a trainer says of itself, with the fields of ``_HELLO`` and their types."""
+    text = _expect(message, Kind.HELLO).text
+    try:
+        hello = json.loads(text)
+    except ValueError:
+        hello = None
+    if not isinstance(hello, dict) or any(type(hello.get(n)) is not t for n, t in _HELLO.items()):
+        raise TensorError("what came is no greeting of a trainer")
+    return hello

@@ -164,4 +164,4 @@ def _explain(given: argparse.Namespace) -> None:
     if given.json:
         print(json.dumps({item.name: item.as_dict() for item in explained}))
     else:
-        Console().print(explained_table(explained, mode=settings.mode))
+        Console().print(explained_table(explained))

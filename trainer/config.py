@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from pserver import AccessSettings, ClientSettings, Settings
 from trainer.every import every_of
+from trainer.split import SplitSettings, refuse_idle
 from trainer.strategy import Strategy
 
 TRAINERS_MAX = 1024
@@ -108,7 +109,7 @@ class DataSettings(Settings):
         return self
 
 
-class RunSettings(Strategy, DataSettings, AccessSettings):
+class RunSettings(Strategy, DataSettings, SplitSettings, AccessSettings):
     """One training run."""
 
     ps: Annotated[
@@ -244,6 +245,12 @@ class RunSettings(Strategy, DataSettings, AccessSettings):
     ] = ClientSettings().window
 
     @model_validator(mode="after")
+    def _check_split(self) -> Self:
+        """Refuse what this trainer's part of the model does not read."""
+        refuse_idle(self)
+        return self
+
+    @model_validator(mode="after")
     def _check_access(self) -> Self:
         """Refuse certificates and a token that nobody would be shown."""
         for name in AccessSettings.model_fields:
@@ -280,7 +287,8 @@ class RunSettings(Strategy, DataSettings, AccessSettings):
                 "log_dir has no effect unless several trainers are all started here, with trainers "
                 "above 1 and no trainer_id"
             )
-        if self.trainer_id is not None and self.trainers > 1 and self.ps is None:
+        needs_servers = self.trainers > 1 and self.role != "dense"
+        if self.trainer_id is not None and needs_servers and self.ps is None:
             raise ValueError(
                 "trainer_id is of one trainer of several, which need servers in common: give ps"
             )
@@ -337,10 +345,15 @@ class RunSettings(Strategy, DataSettings, AccessSettings):
         """Return whether this run starts all trainers of the job, rather than being one."""
         return self.trainers > 1 and self.trainer_id is None
 
+    @property
+    def device_here(self) -> str:
+        """Return the device of what this trainer computes, as ``device`` has it."""
+        return "cpu" if self.role == "embed" else self.device
+
     def strategy(self) -> Strategy:
         """Return how trainers work together; the dense part of several is on the servers if not averaged."""
         given = {n: getattr(self, n) for n in Strategy.model_fields if n in self.model_fields_set}
-        if self.trainers > 1 and self.dense != "allreduce":
+        if self.trainers > 1 and self.dense != "allreduce" and self.role == "all":
             given["dense"] = "pserver"
         return Strategy(**given)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from trainer.config import RunSettings
+from trainer.split import reads
 from trainer.strategy import Strategy
 
 
@@ -21,13 +22,18 @@ class Explained:
         value: in force.
         origin: ``flag --x``, ``environment X``, ``FILE:TABLE.KEY``, ``alias`` and one of those, or
             ``default``.
-        is_read: False if the mode has no use for it.
+        idle_with: the mode or the role that has no use for it; empty if it is read.
     """
 
     name: str
     value: object
     origin: str
-    is_read: bool
+    idle_with: str
+
+    @property
+    def is_read(self) -> bool:
+        """Return whether it has an effect."""
+        return not self.idle_with
 
     def as_dict(self) -> dict[str, object]:
         """Return what ``--json`` prints for it."""
@@ -53,18 +59,21 @@ def explain(settings: RunSettings, origins: Mapping[str, str]) -> list[Explained
             origin = f"default with {settings.trainers} trainers"
         is_read = name in read or name not in Strategy.model_fields
         if name.startswith("master"):
-            is_read = strategy.dense == "allreduce"
-        explained.append(Explained(name, value, origin, is_read))
+            is_read = strategy.dense == "allreduce" or settings.role == "dense"
+        idle_with = "" if is_read else f"mode {settings.mode}"
+        if not reads(settings, name):
+            idle_with = f"role {settings.role}"
+        explained.append(Explained(name, value, origin, idle_with))
     return explained
 
 
-def explained_table(explained: list[Explained], *, mode: str) -> Table:
+def explained_table(explained: list[Explained]) -> Table:
     """Return the settings for a person."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("setting", "value", "from"):
         table.add_column(column, overflow="fold")
     for item in explained:
         value = "none" if item.value is None else str(item.value)
-        note = "" if item.is_read else f" (not read in mode {mode})"
+        note = "" if item.is_read else f" (not read in {item.idle_with})"
         table.add_row(item.name, value, item.origin + note, style=None if item.is_read else "dim")
     return table

@@ -4,41 +4,41 @@ Rooms before and after: ``cli`` brings settings and prints the summary; this roo
 connects, builds the model, and runs ``loop``.
 """
 
+import contextlib
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import torch
 from rich.console import Console
 
 import pserver
-from collective import Group, alone, connect
 from trainer.checkpoint import RunCheckpoints
 from trainer.config import RunSettings
 from trainer.data import Data, choose_data, passes, share
 from trainer.dataset import Batch
 from trainer.dense import choose_device, make_dense_optimizer
+from trainer.dense_elsewhere import DenseElsewhere, reach_dense_trainers
 from trainer.embedding import EmbeddingBag
 from trainer.errors import TrainerError
+from trainer.job_dense import run_dense, run_facts
 from trainer.loop import CtrModel, DenseStep, Score, StepReport, score, train
+from trainer.meet import meet
 from trainer.model import MODELS, make_model
 from trainer.modes import Mode, make_mode
 from trainer.modes.dense import DenseOnServers
 from trainer.modes.dense_ranks import DenseOverRanks, make_dense_over_ranks
 from trainer.modes.grouped import GroupMode
-from trainer.progress import ProgressView
+from trainer.progress import ProgressView, Tell
 from trainer.ranges import RangeSource, choose_range_rows
+from trainer.split import in_force
 from trainer.summary import Summary, finite
 from trainer.watch import Facts, Watch, warnings
 from trainer.ways import ways_text
 
 _OTHERS_POLL_S = 0.1  # between two looks at who has left
-
-Tell: TypeAlias = Callable[[dict[str, Any]], None]
-"""Is told the progress, see ``ProgressView``."""
 
 TABLE = "embedding"
 """Name of the table that built-in models use."""
@@ -67,7 +67,7 @@ def make_ctr_model(mode: Mode, settings: RunSettings, data: Data) -> tuple[CtrMo
         pserver.ConfigError: a setting cannot work.
         pserver.SpecMismatchError: the servers have the table with another spec.
     """
-    device = choose_device(settings.device)
+    device = choose_device(settings.device_here)
     dim = settings.dim or MODELS[settings.model].default_dim
     try:
         dense = make_model(
@@ -97,6 +97,9 @@ def make_ctr_model(mode: Mode, settings: RunSettings, data: Data) -> tuple[CtrMo
         ttl_days=settings.ttl_days,
         evict=settings.evict,
     )
+    if settings.role == "embed":  # the module that was made has shown that the dim suits the model
+        elsewhere = reach_dense_trainers(settings, run_facts(settings, data, dim=dim))
+        return CtrModel(bag, elsewhere, device=device), elsewhere
     return CtrModel(bag, dense, device=device), _dense_step(mode, settings, dense.to(device))
 
 
@@ -106,25 +109,9 @@ def _dense_step(mode: Mode, settings: RunSettings, dense: torch.nn.Module) -> De
     if strategy.dense == "local":
         return make_dense_optimizer(rule, dense.parameters())
     if strategy.dense == "allreduce":
-        group = _meet(settings)
+        group = meet(settings, timeout_s=settings.allreduce_timeout)
         return make_dense_over_ranks(group, dense, mode=mode, optimizer=rule, strategy=strategy)
     return DenseOnServers(mode, dense.parameters(), table=DENSE_TABLE, optimizer=rule)
-
-
-def _meet(settings: RunSettings) -> Group:
-    """Return the group of all trainers, once they are there."""
-    if settings.trainers == 1:
-        return alone()
-    assert settings.master is not None, "the settings were checked"
-    rank = settings.trainer_id or 0
-    return connect(
-        rank=rank,
-        world_size=settings.trainers,
-        master=settings.master,
-        opens_store=rank == 0 and settings.master_store == "trainer0",
-        timeout_s=settings.allreduce_timeout,
-        connect_s=settings.barrier_timeout,
-    )
 
 
 def run(
@@ -154,9 +141,11 @@ def run(
 
 
 def _run(settings: RunSettings, on_step: Callable[[StepReport], None], tell: Tell) -> Summary:
+    if settings.role == "dense":
+        return run_dense(settings, on_step=on_step, tell=tell)
     pserver.load_rules(settings.rule)
     data = choose_data(settings, batch_size=settings.batch_size, seed=settings.seed)
-    with _connect(settings) as client:
+    with _connect(settings) as client, contextlib.ExitStack() as stack:
         mode = make_mode(
             client,
             settings.strategy(),
@@ -164,6 +153,8 @@ def _run(settings: RunSettings, on_step: Callable[[StepReport], None], tell: Tel
             trainers=settings.trainers,
         )
         model, optimizer = make_ctr_model(mode, settings, data)
+        if isinstance(optimizer, DenseElsewhere):
+            stack.enter_context(optimizer)
         if isinstance(optimizer, DenseOverRanks) and not settings.trainer_id:
             text = ways_text(model.bag, model.dense, optimizer, settings.strategy())
             Console(stderr=True).out(text, highlight=False)
@@ -247,6 +238,8 @@ def _train(
     facts = watch.facts(mode.facts(), pull_share=pull_share, push_share=push_share)
     if isinstance(parts.optimizer, DenseOverRanks):
         facts.update(parts.optimizer.facts(seconds=seconds))
+    if isinstance(parts.optimizer, DenseElsewhere):
+        facts["dense_wait_share"] = parts.optimizer.wait_s / seconds if seconds else 0.0
     if ranges is not None:
         facts["ranges_again"] = float(ranges.again)
     return Trained(watch.steps, watch.samples, seconds, view.auc, pull_share + push_share, facts)
@@ -318,7 +311,7 @@ def _summary(
     return Summary(
         model=settings.model,
         data=data.source,
-        device=str(choose_device(settings.device)),
+        device=str(choose_device(settings.device_here)),
         shards=client.num_shards,
         steps=trained.steps,
         samples=trained.samples,
@@ -337,7 +330,7 @@ def _summary(
         first_bad_lines=data.first_bad_lines,
         mode=settings.mode,
         trainers=1,
-        strategy=settings.strategy().in_force(),
+        strategy=in_force(settings),
         watch=trained.watch,
         speedup=samples_per_s / base if base else None,
         warnings=warnings(trained.watch),

@@ -36,13 +36,14 @@ from trainer.evaluate import auc, log_loss
 from trainer.modes.base import Mode
 from trainer.modes.dense_ranks import DenseOverRanks
 from trainer.said import BagFacts
+from trainer.split_dense import SplitDense
 
 _READ_END_S = 2.0  # how long the end of a run waits for a read that is going on
 _POLL_S = 0.1  # how soon the reading thread sees that nobody wants more
 
 
 class DenseStep(Protocol):
-    """What steps the dense part: a torch optimizer, ``DenseOnServers`` or ``DenseOverRanks``."""
+    """What steps the dense part: a torch optimizer, ``DenseOnServers``, ``DenseOverRanks``, ``SplitDense``."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's own
         """Begin a step."""
@@ -75,14 +76,28 @@ class CtrModel(nn.Module):
         keys = batch.keys if batch.offsets is not None else batch.keys.reshape(-1, 1)
         return self.bag.fetch(keys, distinct=distinct)
 
+    def pooled(self, batch: Batch, fetch: Fetch) -> Tensor:
+        """Return the (B, F, D) pooled rows of a batch."""
+        facts = BagFacts.of(batch.labels, batch.num_slots) if self.training else None
+        rows: Tensor = self.bag(fetch, batch.offsets, batch.weights, facts)
+        return rows.view(batch.num_samples, batch.num_slots, -1)
+
     @override
     def forward(self, batch: Batch, fetch: Fetch) -> Tensor:
         """Return the (B,) logits of a batch."""
-        facts = BagFacts.of(batch.labels, batch.num_slots) if self.training else None
-        rows = self.bag(fetch, batch.offsets, batch.weights, facts)
-        rows = rows.view(batch.num_samples, batch.num_slots, -1)
+        rows = self.pooled(batch, fetch)
         logits: Tensor = self.dense(rows, torch.from_numpy(batch.dense).to(self._device))
         return logits
+
+    def learn(self, batch: Batch, fetch: Fetch) -> tuple[float, Tensor]:
+        """Hand over the gradients of a batch's mean loss; return the loss and the (B,) logits."""
+        if isinstance(self.dense, SplitDense):
+            dense = torch.from_numpy(batch.dense)
+            return self.dense.learn(self.pooled(batch, fetch), dense, self.labels(batch))
+        logits = self(batch, fetch)
+        loss = functional.binary_cross_entropy_with_logits(logits, self.labels(batch))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item(), logits.detach()
 
     def labels(self, batch: Batch) -> Tensor:
         """Return the (B,) labels where the logits are."""
@@ -222,8 +237,8 @@ def train(  # noqa: PLR0913 - a run's parts, by name
         model.bag.flush()
     else:
         mode.finish()
-    if over_ranks is not None:
-        over_ranks.finish()
+    if isinstance(optimizer, DenseOverRanks | SplitDense):
+        optimizer.finish()
     return step
 
 
@@ -246,16 +261,14 @@ def _step(
     if not batch.num_samples:
         _step_without_samples(over_ranks, mode)
         return StepReport(step, batch, 0.0, np.empty(0, np.float32))
-    logits = model(batch, fetch)
-    loss = functional.binary_cross_entropy_with_logits(logits, model.labels(batch))
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss, logits = model.learn(batch, fetch)
     if over_ranks is not None:
-        norm = over_ranks.average(loss=loss.item())
+        norm = over_ranks.average(loss=loss)
     else:
         norm = None if mode is None else mode.clip(model.dense.parameters())
     optimizer.step()
-    probabilities = torch.sigmoid(logits.detach()).cpu().numpy()
-    report = StepReport(step, batch, loss.item(), probabilities, norm)
+    probabilities = torch.sigmoid(logits).cpu().numpy()
+    report = StepReport(step, batch, loss, probabilities, norm)
     if mode is not None:
         begin = time.perf_counter()
         mode.end_step(samples=batch.num_samples, loss=report.loss)

@@ -7,7 +7,7 @@ this is a live bar a trainer, elsewhere a line every few seconds.
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -19,6 +19,9 @@ _LINE_EVERY_S = 5.0
 _REFRESH_EVERY_S = 0.2
 _SMOOTHING = 0.05  # of the shown loss: about the last twenty steps
 
+Tell: TypeAlias = Callable[[dict[str, Any]], None]
+"""Is told the progress, see ``ProgressView``."""
+
 
 class ProgressView:
     """The screen of one run. Owner: the training thread."""
@@ -28,7 +31,7 @@ class ProgressView:
         *,
         title: str,
         steps: int | None,
-        tell: Callable[[dict[str, Any]], None] = lambda _: None,
+        tell: Tell = lambda _: None,
     ) -> None:
         """Choose the form.
 

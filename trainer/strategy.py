@@ -33,7 +33,7 @@ _READ_IN: Final[dict[str, tuple[Mode, ...]]] = {
 }
 """The modes that read a knob; every mode reads those that are not named here."""
 
-_ALLREDUCE: Final = (
+ALLREDUCE: Final = (
     "allreduce",
     "inter_nranks",
     "fuse_grad_mb",
@@ -268,7 +268,7 @@ class Strategy(Settings):
         """Refuse knobs of dense allreduce that nothing would read, and what denies it."""
         given = self.model_fields_set
         if self.dense != "allreduce":
-            for name in _ALLREDUCE:
+            for name in ALLREDUCE:
                 if name in given:
                     raise ValueError(
                         f"{name} has no effect with dense {self.dense}, only with allreduce"
@@ -330,5 +330,5 @@ class Strategy(Settings):
             for name in Strategy.model_fields
             if self.mode in _READ_IN.get(name, (self.mode,))
             and (merges or name not in _MERGING)
-            and (self.dense == "allreduce" or name not in _ALLREDUCE)
+            and (self.dense == "allreduce" or name not in ALLREDUCE)
         }

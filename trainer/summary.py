@@ -17,6 +17,7 @@ _DENSE_PLACES = {
     "pserver": "on the servers",
     "local": "in the trainer",
     "allreduce": "averaged over the trainers",
+    "dense_trainers": "in the dense trainers",
 }
 
 
@@ -105,7 +106,8 @@ def summary_table(summary: Summary) -> Table:
     bytes_text = (
         "" if summary.bytes_per_row is None else f", {summary.bytes_per_row:.0f} bytes each"
     )
-    table.add_row("table rows", f"{summary.rows:,} on {summary.shards} shards{bytes_text}")
+    if summary.shards:  # a trainer of the dense part has none
+        table.add_row("table rows", f"{summary.rows:,} on {summary.shards} shards{bytes_text}")
     if summary.retries:
         table.add_row("retries", str(summary.retries))
     if summary.bad_lines:
@@ -172,6 +174,8 @@ def _watch_text(watch: Facts) -> str:
         (("pull_share",), "pull {:.1%}"),
         (("push_share",), "push {:.1%}"),
         (("allreduce_wait_share",), "all-reduce {:.1%}"),
+        (("dense_wait_share",), "waited for dense trainers {:.1%}"),
+        (("embed_wait_share",), "waited for embedding trainers {:.1%}"),
         (("grad_norm",), "gradient norm {:.3g}"),
         (("nonfinite",), "{:.0f} steps with NaN"),
         (("loss",), "loss {:.4f}"),

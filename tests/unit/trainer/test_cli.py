@@ -210,8 +210,16 @@ IN_MODES: tuple[dict[str, object], ...] = (
     {"on_full": "merge"},
     {"data": "x", "format": "libsvm", "slots": 3},
     {"data": "x", "eval_data": "y"},
+    {
+        "role": "embed",
+        "next": "a:1,b:2",
+        "batch_size": 12,
+        "micro_batch_size": 3,
+        "accumulate_steps": 4,
+    },
+    {"role": "dense", "listen": "a:1", "stage_queue_bytes": 7},
 )
-"""Settings of the modes, and of data."""
+"""Settings of the modes, of data, and of roles."""
 
 
 def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:

@@ -1,0 +1,287 @@
+"""A run with role dense: takes micro-batches of pooled rows, answers with their gradients, steps the dense part.
+
+Rooms before and after: ``job`` calls ``run_dense``; ``dense_elsewhere`` is the other side of the connections, which
+``collective.hetero`` keeps.
+
+The dense gradient of a step is that of the mean loss over the samples of all embedding trainers, summed over the
+dense trainers, who got micro-batches as they were free. So all of them step alike. It needs no data and no servers:
+what the rows look like, the embedding trainers say.
+
+What always holds: the weights do not change while micro-batches of a step are computed. If this trainer fails, the
+others are told why. Owner: the training thread.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+from torch.nn import functional
+
+import pserver
+from collective import Group, GroupError, check_same, give_from_first
+from collective.hetero import Fact, Receiver, StepEnd, Work
+from trainer.config import RunSettings
+from trainer.data import Data
+from trainer.dataset import Batch
+from trainer.dense import choose_device, make_dense_optimizer
+from trainer.errors import TrainerError
+from trainer.loop import StepReport
+from trainer.meet import meet
+from trainer.model import make_model
+from trainer.progress import ProgressView, Tell
+from trainer.split import in_force
+from trainer.summary import Summary, finite
+from trainer.watch import Watch, warnings
+
+
+def run_facts(settings: RunSettings, data: Data, *, dim: int) -> dict[str, Fact]:
+    """Return what all trainers of a run with roles must agree on, as an embedding trainer knows it."""
+    return {
+        "model": settings.model,
+        "dim": dim,
+        "num_slots": data.num_slots,
+        "num_dense": data.num_dense,
+        "mode": settings.mode,
+    }
+
+
+@dataclass(slots=True)
+class _Step:
+    """What this trainer computed of a step. Owner: the training thread."""
+
+    loss: float = 0.0
+    logits: list[Tensor] = field(default_factory=list)
+    labels: list[Tensor] = field(default_factory=list)
+
+
+class DensePart:
+    """The dense module of a dense trainer, and its optimizer.
+
+    Attributes:
+        steps: that the module took.
+    """
+
+    def __init__(
+        self, module: nn.Module, *, optimizer: str, group: Group, device: torch.device
+    ) -> None:
+        """Give every dense trainer the parameters of the first. Every one makes this.
+
+        Args:
+            module: its parameters are changed.
+            optimizer: torch's, see ``make_dense_optimizer``.
+            group: of the dense trainers.
+            device: of the module.
+
+        Raises:
+            pserver.ConfigError: the optimizer is unknown.
+            collective.CollectiveError: another dense trainer did not come, or has another module.
+        """
+        self.steps = 0
+        self._module = module.to(device)
+        self._device = device
+        self._group = group
+        self._optimizer = make_dense_optimizer(optimizer, module.parameters())
+        self._state = [*module.named_parameters(), *module.named_buffers()]
+        give_from_first(self._state, group)
+        check_same(self._state, group, what="first values")
+        self._step = _Step()
+
+    def score(self, work: Work) -> None:
+        """Answer with the logits of a micro-batch."""
+        self._module.eval()
+        rows, dense = (tensor.to(self._device) for tensor in work.tensors)
+        with torch.no_grad():
+            work.answer([self._module(rows, dense).cpu()])
+
+    def learn(self, work: Work) -> None:
+        """Answer with the gradients of a micro-batch's summed loss, and the logits; keep the module's."""
+        self._module.train()
+        rows, dense, labels = (tensor.to(self._device) for tensor in work.tensors)
+        rows.requires_grad_()
+        logits = self._module(rows, dense)
+        loss = functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert rows.grad is not None
+        logits = logits.detach().cpu()
+        work.answer([rows.grad.cpu(), logits])
+        self._step.loss += loss.item()
+        self._step.logits.append(logits)
+        self._step.labels.append(work.tensors[2])
+
+    def end_step(self) -> StepReport:
+        """Step with the mean over the samples of all dense trainers; return what was computed here."""
+        self.steps += 1
+        done, self._step = self._step, _Step()
+        labels = torch.cat([*done.labels, torch.empty(0)])
+        total = torch.tensor([float(len(labels))], dtype=torch.float64)
+        self._group.all_reduce(total, what=f"samples of step {self.steps}")
+        parameters = [p for p in self._module.parameters() if p.requires_grad]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).cpu()
+        self._group.all_reduce(flat, what=f"gradients of step {self.steps}")
+        flat /= max(1.0, float(total))
+        sizes = [parameter.numel() for parameter in parameters]
+        for parameter, mean in zip(parameters, torch.split(flat, sizes), strict=True):
+            parameter.grad = mean.view_as(parameter).to(self._device)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        logits = torch.cat([*done.logits, torch.empty(0)])
+        loss = done.loss / max(1, len(labels))
+        return StepReport(
+            self.steps, _batch(labels), loss, torch.sigmoid(logits).numpy(), float(flat.norm())
+        )
+
+    def finish(self) -> None:
+        """Compare the parameters with the other dense trainers' at the end."""
+        check_same(self._state, self._group, what=f"the end, after {self.steps} steps")
+
+
+def run_dense(
+    settings: RunSettings, *, on_step: Callable[[StepReport], None], tell: Tell
+) -> Summary:
+    """Be one dense trainer until all embedding trainers are through.
+
+    Args:
+        settings: of the run, with role dense.
+        on_step: called after each step that this trainer computed something of.
+        tell: is told the progress.
+
+    Raises:
+        pserver.ConfigError: a setting cannot work.
+        collective.CollectiveError: another trainer went away, did not come, or does not agree.
+    """
+    assert settings.listen is not None, "the settings were checked"
+    device = choose_device(settings.device)
+    facts: dict[str, Fact] = {"model": settings.model}
+    if settings.dim is not None:
+        facts["dim"] = settings.dim
+    try:
+        receiver = Receiver(settings.listen, bytes_max=settings.stage_queue_bytes, facts=facts)
+    except GroupError as error:
+        raise pserver.ConfigError(f"--listen: {error}") from error
+    try:
+        number = f"dense trainer {settings.trainer_id or 0} of {settings.trainers}"
+        Console(stderr=True).out(f"{number} listens on {receiver.address}", highlight=False)
+        group = meet(settings, timeout_s=settings.barrier_timeout)
+        facts = receiver.gather(settings.barrier_timeout)
+        part = _dense_part(settings, facts, group=group, device=device)
+        trained = _train(settings, part, receiver, on_step=on_step, tell=tell)
+    except BaseException as error:
+        receiver.close(str(error) or type(error).__name__)
+        raise
+    receiver.close()
+    return _summary(settings, receiver, trained, mode=str(facts["mode"]))
+
+
+def _dense_part(
+    settings: RunSettings, facts: dict[str, Fact], *, group: Group, device: torch.device
+) -> DensePart:
+    """Return the dense part for rows as the embedding trainers have them."""
+    slots, features, dim = (int(facts[name]) for name in ("num_slots", "num_dense", "dim"))
+    try:
+        module = make_model(
+            settings.model, num_slots=slots, num_dense=features, dim=dim, seed=settings.seed
+        )
+    except TrainerError as error:
+        raise pserver.ConfigError(f"the embedding trainers' rows: {error}") from error
+    return DensePart(module, optimizer=settings.dense_optimizer, group=group, device=device)
+
+
+@dataclass(slots=True)
+class _Trained:
+    """What training came to. Owner: the training thread."""
+
+    watch: Watch = field(default_factory=Watch)
+    seconds: float = 0.0
+    wait_s: float = 0.0
+    auc: float = math.nan
+
+
+def _train(
+    settings: RunSettings,
+    part: DensePart,
+    receiver: Receiver,
+    *,
+    on_step: Callable[[StepReport], None],
+    tell: Tell,
+) -> _Trained:
+    """Answer what comes until all embedding trainers are through."""
+    trained, begin_s = _Trained(), time.perf_counter()
+    with ProgressView(title=f"dense part of {settings.model}", steps=None, tell=tell) as view:
+        while True:
+            asked_s = time.perf_counter()
+            event = receiver.take(settings.barrier_timeout)
+            if event is None:
+                break
+            if isinstance(event, Work) and event.is_score:
+                part.score(event)
+                continue
+            trained.wait_s += time.perf_counter() - asked_s
+            if isinstance(event, StepEnd):
+                report = part.end_step()
+                event.answer()
+                if report.batch.num_samples:
+                    trained.watch.step(report, queue_depth=0)
+                    view.update(report, queue_depth=0)
+                    on_step(report)
+                trained.seconds = time.perf_counter() - begin_s
+            else:
+                part.learn(event)
+    part.finish()
+    trained.auc = view.auc
+    return trained
+
+
+def _summary(settings: RunSettings, receiver: Receiver, trained: _Trained, *, mode: str) -> Summary:
+    """Return the figures of a dense trainer; those of tables are the embedding trainers'."""
+    watch, seconds = trained.watch, trained.seconds
+    share = trained.wait_s / seconds if seconds else 0.0
+    own = {"embed_wait_share": share, "stage_queue_bytes_max": float(receiver.peak_bytes)}
+    figures = watch.facts(own, pull_share=0.0, push_share=0.0)
+    plural = "s" if receiver.trainers > 1 else ""
+    return Summary(
+        model=settings.model,
+        data=f"rows of {receiver.trainers} embedding trainer{plural}",
+        device=str(choose_device(settings.device)),
+        shards=0,
+        steps=watch.steps,
+        samples=watch.samples,
+        seconds=seconds,
+        samples_per_s=watch.samples / seconds if seconds else 0.0,
+        comm_share=share,
+        train_auc=finite(trained.auc),
+        auc=None,
+        log_loss=None,
+        auc_ceiling=None,
+        eval_samples=0,
+        rows=0,
+        bytes_per_row=None,
+        retries=0,
+        bad_lines=0,
+        first_bad_lines=[],
+        mode=mode,
+        trainers=1,
+        strategy=in_force(settings),
+        watch=figures,
+        speedup=None,
+        warnings=warnings(figures),
+    )
+
+
+def _batch(labels: Tensor) -> Batch:
+    """Return samples of which only the labels are known here."""
+    count = len(labels)
+    return Batch(
+        keys=np.empty(0, np.uint64),
+        offsets=np.zeros(count, np.int64),
+        num_slots=1,
+        dense=np.empty((count, 0), np.float32),
+        labels=labels.numpy(),
+        teacher=None,
+        position=0,
+    )
