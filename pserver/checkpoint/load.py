@@ -120,6 +120,18 @@ def read_checked(store: Store, version: str, entry: FileEntry) -> bytes:
     return data
 
 
+def files_of_shard(manifest: Manifest, shard: int, num_shards: int) -> list[FileEntry]:
+    """Return the files that a shard loads from a version, and dense slices of others."""
+    begin, end = partitions_of_shard(shard, num_shards)
+
+    def is_wanted(file: FileEntry) -> bool:
+        if file.kind in ("rows", "filter"):
+            return file.partitions[0] < end and file.partitions[1] > begin
+        return file.kind == "dense" or (file.kind == "shard" and file.shard == shard)
+
+    return [file for file in manifest.files if is_wanted(file)]
+
+
 def read_rows(
     store: Store, manifest: Manifest, table: str, *, partitions: tuple[int, int]
 ) -> Iterator[tuple[FileEntry, Rows]]:

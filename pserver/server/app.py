@@ -23,6 +23,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from pserver.checkpoint.local import LocalStore
 from pserver.checkpoint.places import open_store
 from pserver.config import ServeSettings
 from pserver.errors import ConfigError, ForbiddenError, UnauthenticatedError
@@ -33,6 +34,7 @@ from pserver.journal.writer import Begun, Journal
 from pserver.malloc import keep_large_blocks
 from pserver.server.audit import AUDITED, Audit
 from pserver.server.auth import Access
+from pserver.server.copies import BASE, Copies
 from pserver.server.follow import Follower
 from pserver.server.methods import METHODS, SHORT
 from pserver.server.metrics_page import start_metrics_page
@@ -200,12 +202,19 @@ async def _restore(
 
     if settings.acknowledge == "standby":
         servicer.wait_for_standby()
-    fence = servicer.role.fence
+    fence, base = servicer.role.fence, folder / BASE
     fence.open(folder)
+    servicer.role.feed.copies = Copies(servicer.recovery)
+    if base.is_dir():
+        servicer.recovery.bases.append(LocalStore(base))
     if settings.standby_of is not None and fence.place.role != "promoted":
-        primary, is_new = connect(settings.standby_of), not segments(folder)
-        standby, lines = await stand_by(primary, opened, servicer.recovery, fence, is_new=is_new)
-        servicer.role.standby = standby
+        servicer.role.standby, lines = await stand_by(
+            connect(settings.standby_of),
+            opened,
+            servicer.recovery,
+            fence,
+            new_base=None if segments(folder) else base,
+        )
     else:
         lines = _place_lines(folder, fence.place, settings.standby_of)
         if settings.standby_of is not None:

@@ -21,6 +21,7 @@ from pserver.config import PART_BYTES_MAX
 from pserver.errors import ConfigError, JournalError, StorageError
 from pserver.journal.reader import Cursor
 from pserver.journal.writer import Journal
+from pserver.server.copies import Copies
 from pserver.server.executor import Executor
 from pserver.server.fence import Fence
 from pserver.server.recording import Recorder
@@ -46,13 +47,16 @@ class Feed:
         recorder: has the journal.
         executor: of the shard.
         fence: takes the standby's promises, and knows whether it took the shard's place.
-        taken: the last record that the standby has.
+        taken: the last record that a standby had.
+        copies: sends files of versions; None: there are none.
     """
 
     recorder: Recorder
     executor: Executor
     fence: Fence
     taken: int = 0
+    copies: Copies | None = None
+    _needed: int = 0  # the record before those that the standby is going to ask for
     _asked_s: float = -math.inf  # when a standby asked last
     _cursor: Cursor | None = None
     _waiting: list[tuple[int, "asyncio.Future[None]"]] = field(default_factory=list)
@@ -81,9 +85,15 @@ class Feed:
             )
         reply = pb.FeedReply(journal=journal.number, begun_by=journal.begun_by, first=journal.first)
         self._asked_s = time.monotonic()
+        if request.copy:
+            if self.copies is None:
+                raise ConfigError("this shard has no versions to copy")
+            self._needed = await self.copies.fill(reply, request, journal.number)
+            return build_small(reply)
         if request.journal and not request.hand_over:
             await self.fence.asked(request)
         if request.journal and request.after + 1 >= reply.first and not request.only_promise:
+            self._needed = request.after
             await self._wait(journal, request)
             self._take(request.after)
             reply.records = await asyncio.to_thread(self._read, journal, request)
@@ -104,7 +114,7 @@ class Feed:
             JournalError: the system refused.
         """
         if time.monotonic() - self._asked_s < FOLLOWED_S:
-            position = min(position, self.taken)
+            position = min(position, self._needed)
         self.recorder.drop_covered(position)
 
     async def until_taken(self, position: int) -> None:

@@ -105,16 +105,18 @@ class Loads:
             await self._commit(load)
         return build_small(_reply(load))
 
-    async def restore(self, wanted: str) -> Loaded:
+    async def restore(self, wanted: str, *, base: Store | None = None) -> Loaded:
         """Load before the shard takes requests.
 
         Args:
             wanted: ``latest``, a version's name, or its number.
+            base: where it lies; None: with the other versions. Of a version that lies elsewhere no delta
+                is made, and trainers are told nothing.
 
         Raises:
             CheckpointError, TableFullError: as ``load_shard``.
         """
-        store, registry = opened(self._store), self._new_registry()
+        store, registry = base or opened(self._store), self._new_registry()
         version = await asyncio.to_thread(choose_version, store, wanted)
         target = Target(
             shard=self._shard.shard,
@@ -122,7 +124,9 @@ class Loads:
             only_reads=self.only_reads,
         )
         loaded = await asyncio.to_thread(load_shard, store, version, registry, target)
-        await self._take_over(registry, loaded, on_mismatch="fail")
+        await self._take_over(store, registry, loaded, on_mismatch="fail")
+        if base is not None:
+            self._restored = self._saves.durable = None
         return loaded
 
     def replay(self, body: bytes) -> None:
@@ -192,8 +196,9 @@ class Loads:
     async def _commit(self, load: _Load) -> None:
         """Take the tables over, unless that was done."""
         if not load.is_loaded:
+            loaded, store = await load.task, opened(self._store)
             load.left = await self._take_over(
-                load.registry, await load.task, on_mismatch=load.on_mismatch
+                store, load.registry, loaded, on_mismatch=load.on_mismatch
             )
             load.is_loaded = True
 
@@ -236,7 +241,7 @@ class Loads:
         await self._shard.executor.run(take)
 
     async def _take_over(
-        self, registry: Registry, loaded: Loaded, *, on_mismatch: OnMismatch
+        self, store: Store, registry: Registry, loaded: Loaded, *, on_mismatch: OnMismatch
     ) -> list[str]:
         """Put loaded tables in the place of those that are there."""
         await self._saves.close()
@@ -244,9 +249,7 @@ class Loads:
         version = loaded.manifest.version
         record = {
             "version": version,
-            "sha256": checksum(
-                await asyncio.to_thread(opened(self._store).read, version, MANIFEST)
-            ),
+            "sha256": checksum(await asyncio.to_thread(store.read, version, MANIFEST)),
             "on_mismatch": on_mismatch,
             "incarnation": incarnation,
         }

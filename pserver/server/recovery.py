@@ -24,7 +24,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -66,6 +66,15 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True)
+class Covering:
+    """A version that covers a journal's records up to a position, and where it lies."""
+
+    store: Store
+    manifest: Manifest
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class Recovery:
     """Brings one shard back.
 
@@ -78,6 +87,7 @@ class Recovery:
         group, lifecycle: go on with what time does.
         replays: what applies each kind of record.
         become: takes an incarnation.
+        bases: where else versions lie: what a standby copied to begin with.
     """
 
     shard: Shard
@@ -89,6 +99,7 @@ class Recovery:
     lifecycle: LifecycleMethods
     replays: Mapping[int, Callable[[bytes], object]]
     become: Callable[[int], None]
+    bases: list[Store] = field(default_factory=list)
 
     async def begin(self, journal: Journal, restore: str | None) -> list[str]:
         """Bring the shard to where the journal ends, and record from there on.
@@ -153,13 +164,14 @@ class Recovery:
     async def _come_back(self, journal: Journal, restore: str) -> list[str]:
         """Load a version and apply the records behind it; return lines that say so."""
         lines = []
-        manifest = await asyncio.to_thread(self._choose, journal, restore)
+        chosen = await asyncio.to_thread(self._choose, journal, restore)
         after = 0
         self.become(journal.begun_by)
         self.lifecycle.hold_walks()
-        if manifest is not None:
-            loaded = await self.loads.restore(manifest.version)
-            lines.append(self.restored_line(loaded))
+        if chosen is not None:
+            base = chosen.store if chosen.store in self.bases else None
+            loaded = await self.loads.restore(chosen.manifest.version, base=base)
+            lines.append(f"restored {chosen.store.where}/{loaded.line()}")
             after = await self.shard.executor.run(lambda: self._take_memory(loaded))
             if after > journal.position:  # what the version covers was lost here, or comes later
                 journal.skip_to(after)
@@ -188,49 +200,45 @@ class Recovery:
             return ["nothing to restore: no records and no checkpoint; the shard begins empty"]
         return [self.restored_line(await self.loads.restore(restore))]
 
-    def newest_of(self, number: int) -> int | None:
-        """Return up to which record the newest version covers a journal; None if there is no version."""
-        store = self.store
-        versions = [] if store is None else store.versions()[::-1]
-        for version in versions:
-            assert store is not None
-            position = self._position(manifest_of(store, version), number)
-            if position is not None:
-                return position
-        return None
+    def covering(self, number: int) -> "Covering | None":
+        """Return the newest version that covers records of a journal; None if there is none."""
+        found = []
+        for store in [*([self.store] if self.store is not None else []), *self.bases]:
+            for version in store.versions()[::-1]:
+                manifest = manifest_of(store, version)
+                position = self._position(manifest, number)
+                if position is not None:
+                    found.append(Covering(store, manifest, position))
+                    break
+                log.warning(
+                    "passed over a version that this journal does not go on from", version=version
+                )
+        return max(found, key=lambda one: one.position, default=None)
 
-    def _choose(self, journal: Journal, restore: str) -> Manifest | None:
+    def _choose(self, journal: Journal, restore: str) -> "Covering | None":
         """Return the version to load; None to replay all records.
 
         Raises:
             CheckpointError: there is no such version.
             JournalError: the records behind it are not all here.
         """
-        newest_first: list[str] = []
-        if self.store is not None and restore == "latest":
-            newest_first = self.store.versions()[::-1]
-        elif restore != "latest":
-            assert self.store is not None
-            newest_first = [choose_version(self.store, restore)]
-        for version in newest_first:
-            assert self.store is not None
-            manifest = manifest_of(self.store, version)
-            if self._position(manifest, journal.number) is not None:
-                return manifest
-            log.warning(
-                "passed over a version that this journal does not go on from", version=version
-            )
         if restore != "latest":
+            assert self.store is not None
+            manifest = manifest_of(self.store, choose_version(self.store, restore))
+            position = self._position(manifest, journal.number)
+            if position is not None:
+                return Covering(self.store, manifest, position)
             raise JournalError(
                 f"--journal {journal.where}: does not go on from {restore}: that version was saved "
                 "without it, or with another number of shards; take another folder to begin from it"
             )
-        if journal.first > 1:
+        newest = self.covering(journal.number)
+        if newest is None and journal.first > 1:
             raise JournalError(
                 f"--journal {journal.where}: begins with record {journal.first}, and no checkpoint is "
                 "there that covers those before; is --checkpoint-dir the folder that they went to?"
             )
-        return None
+        return newest
 
     def _position(self, manifest: Manifest, number: int) -> int | None:
         """Return up to which record a version covers a journal; None if it is of another one."""

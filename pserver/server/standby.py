@@ -21,6 +21,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 import structlog
@@ -35,6 +36,7 @@ from pserver.errors import (
 )
 from pserver.journal.records import checksum_at, records_in
 from pserver.journal.writer import Begun, Journal
+from pserver.server.copies import copy_version
 from pserver.server.fence import PROMISE_S, Fence
 from pserver.server.recovery import Recovery, Replayed
 from pserver.v1 import pserver_pb2 as pb
@@ -78,7 +80,7 @@ async def stand_by(
     recovery: Recovery,
     fence: Fence,
     *,
-    is_new: bool,
+    new_base: Path | None,
 ) -> tuple["Standby", list[str]]:
     """Return a standby that is as far as its journal and the checkpoints bring it, and lines about it.
 
@@ -87,22 +89,16 @@ async def stand_by(
         journal: opens this server's.
         recovery: brings state back.
         fence: of this server.
-        is_new: whether its folder is empty, so that it begins as the other one's journal does.
+        new_base: of a server whose journal is empty, so that it begins as the other one's does: where a
+            version is copied to, if the other journal does not reach back to its first record.
 
     Raises:
-        JournalError: the other journal does not reach back to its first record, and there is no
-            checkpoint that does.
+        CheckpointError: the version that covers those records is gone or damaged.
     """
     begun = Begun()
-    if is_new:
+    if new_base is not None:
         told = await _first_word(primary)
-        after = 0 if told.first == 1 else recovery.newest_of(told.journal)
-        if after is None or after + 1 < told.first:
-            raise JournalError(
-                f"{primary.endpoint}: its journal begins with record {told.first}, and no checkpoint here "
-                "covers those before: save one (`pserver checkpoint save`), and give this server the "
-                "same --checkpoint-dir"
-            )
+        after = 0 if told.first == 1 else await _covered(primary, told, recovery, new_base)
         begun = Begun(told.begun_by, told.journal, after)
     opened = journal(begun)
     try:
@@ -111,6 +107,17 @@ async def stand_by(
         opened.close()
         raise
     return Standby(primary, opened, recovery, fence, recovery.live), lines
+
+
+async def _covered(primary: Primary, told: pb.FeedReply, recovery: Recovery, base: Path) -> int:
+    """Return up to which record a version covers the other journal; copy one if there is none here."""
+    found = await asyncio.to_thread(recovery.covering, told.journal)
+    if found is not None and found.position + 1 >= told.first:
+        return found.position
+    recovery.bases[:] = [await copy_version(primary, told.journal, base, recovery.shard)]
+    found = await asyncio.to_thread(recovery.covering, told.journal)
+    assert found is not None  # it was copied for that
+    return found.position
 
 
 async def _first_word(primary: Primary) -> pb.FeedReply:

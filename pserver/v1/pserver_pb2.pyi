@@ -825,7 +825,7 @@ class LoadReply(_message.Message):
     def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., left: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., rows_of_version: _Optional[int] = ..., state_taken: _Optional[int] = ..., state_tables: _Optional[int] = ..., trainers: _Optional[str] = ..., round: _Optional[int] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class FeedRequest(_message.Message):
-    __slots__ = ("after", "journal", "checksum", "wait_s", "hand_over", "standby", "heard", "promise_s", "term", "only_promise")
+    __slots__ = ("after", "journal", "checksum", "wait_s", "hand_over", "standby", "heard", "promise_s", "term", "only_promise", "copy", "version", "file", "offset")
     AFTER_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
@@ -836,6 +836,10 @@ class FeedRequest(_message.Message):
     PROMISE_S_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     ONLY_PROMISE_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     after: int
     journal: int
     checksum: int
@@ -846,10 +850,14 @@ class FeedRequest(_message.Message):
     promise_s: float
     term: int
     only_promise: bool
-    def __init__(self, after: _Optional[int] = ..., journal: _Optional[int] = ..., checksum: _Optional[int] = ..., wait_s: _Optional[float] = ..., hand_over: _Optional[bool] = ..., standby: _Optional[int] = ..., heard: _Optional[int] = ..., promise_s: _Optional[float] = ..., term: _Optional[int] = ..., only_promise: _Optional[bool] = ...) -> None: ...
+    copy: bool
+    version: str
+    file: str
+    offset: int
+    def __init__(self, after: _Optional[int] = ..., journal: _Optional[int] = ..., checksum: _Optional[int] = ..., wait_s: _Optional[float] = ..., hand_over: _Optional[bool] = ..., standby: _Optional[int] = ..., heard: _Optional[int] = ..., promise_s: _Optional[float] = ..., term: _Optional[int] = ..., only_promise: _Optional[bool] = ..., copy: _Optional[bool] = ..., version: _Optional[str] = ..., file: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class FeedReply(_message.Message):
-    __slots__ = ("journal", "begun_by", "first", "position", "records", "term", "number")
+    __slots__ = ("journal", "begun_by", "first", "position", "records", "term", "number", "version", "data", "more")
     JOURNAL_FIELD_NUMBER: _ClassVar[int]
     BEGUN_BY_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
@@ -857,6 +865,9 @@ class FeedReply(_message.Message):
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     journal: int
     begun_by: int
     first: int
@@ -864,7 +875,10 @@ class FeedReply(_message.Message):
     records: bytes
     term: int
     number: int
-    def __init__(self, journal: _Optional[int] = ..., begun_by: _Optional[int] = ..., first: _Optional[int] = ..., position: _Optional[int] = ..., records: _Optional[bytes] = ..., term: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+    version: str
+    data: bytes
+    more: bool
+    def __init__(self, journal: _Optional[int] = ..., begun_by: _Optional[int] = ..., first: _Optional[int] = ..., position: _Optional[int] = ..., records: _Optional[bytes] = ..., term: _Optional[int] = ..., number: _Optional[int] = ..., version: _Optional[str] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class PromoteRequest(_message.Message):
     __slots__ = ("timeout_s",)

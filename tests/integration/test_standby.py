@@ -152,3 +152,33 @@ def test_trainers_promote_a_standby_when_they_were_asked_to(tmp_path: Path) -> N
             weights = client.peek("t", KEYS)
 
     assert weights.tolist() == [[-2.0, -2.0]] * KEYS.size
+
+
+@pytest.mark.slow
+def test_standby_begins_with_nothing_when_its_server_dropped_records(tmp_path: Path) -> None:
+    """80 MiB of pushes, a save that drops the first segment: the standby copies the version, and takes over."""
+    settings = pserver.ClientSettings(timeout_s=4 * WAIT_S)
+    keys = np.arange(16_384, dtype=np.uint64)
+    ones = np.ones(keys.size * 256, np.float32)
+    wide = pserver.TableSpec(name="t", dim=256, optimizer="sgd:lr=1", initializer="zeros")
+    with servers() as start:
+        kept = ("--checkpoint-dir", str(tmp_path / "ckpt"))
+        one = start("--journal", str(tmp_path / "one"), *kept).wait_ready()
+        with pserver.connect(one.endpoint, settings=settings, connect_s=WAIT_S) as client:
+            client.create_table(wide)
+            for _ in range(5):
+                client.start_push({"t": (keys, ones, NONE)}).result()
+            client.checkpoints.save()
+            client.start_push({"t": (keys, ones, NONE)}).result()
+        assert not (tmp_path / "one" / f"{1:020d}.journal").exists()
+        flags = ("--journal", str(tmp_path / "two"), "--standby-of", one.endpoint)
+        two = start(*flags).wait_ready()
+        two.send(signal.SIGKILL)
+        two.wait_exit()
+        again = start(*flags).wait_ready()
+        said = promote(again.endpoint)
+        with pserver.connect(again.endpoint, settings=settings, connect_s=WAIT_S) as client:
+            weights = client.peek("t", keys[:100])
+
+    assert "nothing is lost" in said
+    assert (weights == -6.0).all()

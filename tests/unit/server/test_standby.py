@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from pserver.checkpoint.local import LocalStore
 from pserver.deadline import Deadline
 from pserver.errors import (
+    CheckpointError,
     JournalError,
     RequestError,
     StandbyError,
@@ -18,7 +20,8 @@ from pserver.errors import (
 from pserver.journal import writer
 from pserver.journal.folder import segments
 from pserver.journal.writer import Begun, Journal
-from pserver.server import feed
+from pserver.server import copies, feed
+from pserver.server.copies import BASE, Copies
 from pserver.server.fence import PROMISE_S
 from pserver.server.journal_series import journal_series
 from pserver.server.servicer import Servicer
@@ -56,12 +59,19 @@ async def follower(
     """Return a standby that has begun."""
     servicer, way = shard(store), Way(primary)
     servicer.role.fence.open(folder)
+    if (folder / BASE).is_dir():
+        servicer.recovery.bases.append(LocalStore(folder / BASE))
+    primary.role.feed.copies = Copies(primary.recovery)
 
     def opened(begun: Begun) -> Journal:
         return Journal(folder, begun=begun, fsync="off")
 
     standby, _ = await stand_by(
-        way, opened, servicer.recovery, servicer.role.fence, is_new=not segments(folder)
+        way,
+        opened,
+        servicer.recovery,
+        servicer.role.fence,
+        new_base=None if segments(folder) else folder / BASE,
     )
     servicer.role.standby = standby
     return servicer, standby, way
@@ -161,30 +171,73 @@ def test_replies_wait_for_the_standby_where_that_was_promised(
     run(check)
 
 
+@pytest.mark.parametrize("mode", ["full", "delta"])
+@pytest.mark.parametrize("place", ["shared", "copied"])
 def test_standby_begins_with_a_checkpoint_where_the_journal_does_not_reach_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, mode: str
+) -> None:
+    """Dropped records are in a version, which it loads: from a shared folder, or copied over the wire."""
+    monkeypatch.setattr(writer, "SEGMENT_BYTES", 500)
+    monkeypatch.setattr(copies, "PART_BYTES_MAX", 1000)
+    store = tmp_path / "store" if place == "shared" else None
+    with running(tmp_path / "one", tmp_path / "store") as primary:
+        fill(primary)
+        primary.client.checkpoints.save()
+        primary.push(0.5)
+        if mode == "delta":
+            primary.client.checkpoints.save(mode="delta")
+            primary.push(0.25)
+        assert segments(tmp_path / "one")[0][0] > 1
+
+        async def check() -> list[Any]:
+            first, standby, _ = await follower(primary.servicer, tmp_path / "two", store)
+            while await standby._follow(wait_s=0.0, timeout_s=WAIT_S, hand_over=False):
+                pass
+            states = [await own(first, lambda: state_of(first))]
+            first.close()
+            again, _, _ = await follower(primary.servicer, tmp_path / "two", store)
+            await promoted(again)
+            states.append(await own(again, lambda: state_of(again)))
+            again.close()
+            return states
+
+        before = primary.state()
+        states = primary.runtime.submit(check()).result()
+
+    assert [without_counters(after) for after in states] == [without_counters(before)] * 2
+    assert (tmp_path / "two" / BASE).is_dir() == (place == "copied")
+
+
+def test_copy_is_refused_when_there_is_no_whole_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dropped records are in a version, which the standby loads; without one it says what to do."""
+    """Without a version, with a damaged one, and for other files than a standby's, it says what to do."""
     monkeypatch.setattr(writer, "SEGMENT_BYTES", 500)
     with running(tmp_path / "one", tmp_path / "store") as primary:
         fill(primary)
         primary.client.checkpoints.save()
         primary.push(0.5)
-        assert segments(tmp_path / "one")[0][0] > 1
+        folder = next((tmp_path / "store").glob("v*"))
+        journal = primary.servicer._recorder.journal
+        assert journal is not None
+        other = pb.FeedRequest(
+            journal=journal.number, copy=True, version=folder.name, file="LATEST"
+        )
 
-        async def check() -> Any:
-            with pytest.raises(JournalError, match="save one"):
-                await follower(primary.servicer, tmp_path / "three", tmp_path / "empty")
-            servicer, _, _ = await follower(primary.servicer, tmp_path / "two", tmp_path / "store")
-            await promoted(servicer)
-            state = await own(servicer, lambda: state_of(servicer))
-            servicer.close()
-            return state
+        async def check() -> None:
+            primary.servicer.role.feed.copies = Copies(primary.servicer.recovery)
+            with pytest.raises(CheckpointError, match="has no file 'LATEST' for a standby"):
+                await primary.servicer.call("Feed", other.SerializeToString())
+            damaged = next(folder.glob("rows-*"))
+            damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+            with pytest.raises(CheckpointError, match="came damaged"):
+                await follower(primary.servicer, tmp_path / "two")
+            (folder / "MANIFEST.json").unlink()
+            with pytest.raises(CheckpointError, match="save one"):
+                await follower(primary.servicer, tmp_path / "two")
+            assert not segments(tmp_path / "two")
 
-        before = primary.state()
-        after = primary.runtime.submit(check()).result()
-
-    assert without_counters(after) == without_counters(before)
+        primary.runtime.submit(check()).result()
 
 
 def test_standby_goes_on_after_a_restart_and_refuses_another_history(tmp_path: Path) -> None:
