@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("rpc", "pull and push through a server, beside a bare echo and torch's RPC"),
         ("train", "training through a server, beside the dense part alone"),
         ("modes", "every mode over links of several latencies and widths: samples/s and AUC"),
+        ("collective", "all-reduce: ring, hierarchical and gloo, fused sums, overlap, a slow link"),
         ("overlap", "a step of async beside its dense part alone, which costs as much as its link"),
     ):
         command = commands.add_parser(name, help=text)

@@ -46,6 +46,8 @@ class Group:
         ranks: of the whole run, by rank in this group.
         timeout_s: limit of one operation.
         name: in messages.
+        spare: bytes that ``ring`` receives into, kept from one operation to the next: touching new memory
+            takes as long as adding it up.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Group:
         self.ranks = tuple(ranks)
         self.timeout_s = timeout_s
         self.name = name
+        self.spare: list[Tensor] = []
         self._roll = roll
         self._address = address
         self._limit = datetime.timedelta(seconds=timeout_s)

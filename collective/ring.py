@@ -259,12 +259,18 @@ class _Ring:
         wire = self._wires[step >= self._reducing]
         if step >= self._reducing and wire == self._sums.dtype:
             return self._sums[part]
-        return torch.empty(part.stop - part.start, dtype=wire)
+        count = part.stop - part.start
+        if step >= self._reducing:  # sent on as it is, so nobody knows when it is free again
+            return torch.empty(count, dtype=wire)
+        spare = self._group.spare
+        block = spare.pop() if spare else torch.empty(SEGMENT_BYTES, dtype=torch.uint8)
+        return block[: count * wire.itemsize].view(wire)
 
     def _take(self, step: int, part: slice, buffer: Tensor) -> None:
         """Add or keep what arrived in a step, and send it on unless the ring is closed."""
         if step < self._reducing:
             self._sums[part].add_(buffer)
+            self._group.spare.append(_whole(buffer))
             if step + 1 in self._steps:
                 self._ready.append(self._leaving(part, is_sum=step + 1 == self._reducing))
             return
@@ -296,3 +302,8 @@ class _Ring:
             self._may_send -= 1
         while len(self._sending) > group.world_size * _AHEAD:
             group.wait(self._sending.popleft()[0])  # it is done, see _AHEAD
+
+
+def _whole(buffer: Tensor) -> Tensor:
+    """Return the block of bytes that a buffer is the beginning of."""
+    return torch.empty(0, dtype=torch.uint8).set_(buffer.untyped_storage())

@@ -194,7 +194,7 @@ def _follow(settings: RunSettings, trainers: list[Child], events: Events) -> Sum
             told = json.loads(line)
             if "progress" in told:
                 view.update(trainer.number, told["progress"])
-                steps[trainer.number] = told["progress"]["step"]
+                steps[trainer.number] = told["progress"].get("step", 0)
             else:
                 summaries[trainer.number] = Summary(**told)
     if not summaries:

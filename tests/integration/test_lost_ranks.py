@@ -104,5 +104,5 @@ def test_launcher_names_the_trainer_that_was_killed(tmp_path: Path) -> None:
         text, _ = launcher.communicate(timeout=WAIT_S)
 
     assert launcher.returncode == 1
-    assert "trainer run: trainer 1 ended with status -9" in text.splitlines()[-1]
+    assert "trainer run: trainer 1 was killed by SIGKILL" in text.splitlines()[-1]
     assert text.splitlines()[-1].endswith("the others were ended")

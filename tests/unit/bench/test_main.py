@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench import __main__ as command
-from bench import kernel, modes, overlap, rpc, table, train, wire
+from bench import collective, kernel, modes, overlap, rpc, table, train, wire
 
 MODULES = {
     "kernel": kernel,
@@ -15,6 +15,7 @@ MODULES = {
     "train": train,
     "modes": modes,
     "overlap": overlap,
+    "collective": collective,
 }
 
 
