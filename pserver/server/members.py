@@ -25,6 +25,9 @@ from pserver.spread import Spread
 State: TypeAlias = Literal["absent", "live", "expired", "left", "dropped"]
 """Absent: it has not come yet. Expired: not heard from for its lease, and may come back."""
 
+REFUSED_MAX = 64
+"""Refused pushes of a trainer that are remembered: more than a client's usual window has on the wire."""
+
 GONE_MAX = 4096
 """Processes that are remembered as replaced or dropped, about 200 bytes each: four a trainer."""
 
@@ -58,7 +61,9 @@ class Member:
         first_round: the first round that waits for it.
         last_round: the last one that it sent its part of.
         steps: pushes that it finished, counted from the slowest when it joined.
-        pushes: that this process of it finished here, those with bad numbers that were refused too.
+        pushes: that this process of it finished here, those that were refused too.
+        refused: counters of the last pushes that were refused, so that none is counted again when it is
+            sent again.
         is_amid: whether it began another one, and further messages of it are to come.
         staleness: of its pushes.
         lease_s: seconds that it may be unheard of.
@@ -74,6 +79,7 @@ class Member:
     steps: int = 0
     pushes: int = 0
     is_amid: bool = False
+    refused: list[int] = field(default_factory=list)
     staleness: Spread = field(default_factory=Spread)
     lease_s: float = 0.0
 
@@ -155,7 +161,7 @@ class Members:
                 after = f"{member.name} was replaced by process {member.incarnation + 1} on {host}"
                 self._forget(member, after)
             member.uuid, member.incarnation = uuid, member.incarnation + 1
-            member.pushes, member.is_amid = 0, False
+            member.pushes, member.is_amid, member.refused = 0, False, []
         if member.state != "live":
             member.steps = self.slowest_step()
         member.host, member.state, member.lease_s = host, "live", settings.lease_s

@@ -11,18 +11,19 @@ What always holds:
 Owner: the shard's owner thread.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from pserver.arrays import Keys
-from pserver.errors import GroupError, NotFiniteError, ShapeError
+from pserver.errors import GroupError, PserverError, ShapeError
 from pserver.server.align import Align
 from pserver.server.bad_values import BadValues
 from pserver.server.geo import GeoMethods
-from pserver.server.members import Member, Members
+from pserver.server.members import REFUSED_MAX, Member, Members
 from pserver.server.once import Once
 from pserver.server.report import Tallies
 from pserver.server.rounds import Rounds
@@ -77,13 +78,8 @@ class Pushes:
         if self.once.is_applied(request.push_id):
             return self._duplicate(request)
         self.align.check(member)
-        try:
+        with self._counting(member, request):
             targets = self._checked(request)
-        except (
-            NotFiniteError
-        ):  # other shards may have their part: the trainer's step is over here too
-            self._count(member, request, 0)
-            raise
         # Marked first: should a user's kernel raise, no retry applies the rest a second time.
         self.once.mark(request.push_id)
         staleness = max([_staleness(table, part) for table, part in targets], default=0)
@@ -227,10 +223,11 @@ class Pushes:
             return self._duplicate(request)
         self.align.check(member)
         targets = []
-        for part in request.tables:
-            table = self.registry.get(part.table)
-            self.check_keys(part.table, part.keys)
-            targets.append((table, checked(table, part, request.push_id)))
+        with self._counting(member, request):
+            for part in request.tables:
+                table = self.registry.get(part.table)
+                self.check_keys(part.table, part.keys)
+                targets.append((table, checked(table, part, request.push_id)))
         self.once.mark(request.push_id)
         for table, part in targets:
             apply(table, part)
@@ -278,6 +275,18 @@ class Pushes:
         member.staleness.add(staleness)
         if self.members.slowest_step() != slowest:
             self.progress.bump()
+
+    @contextlib.contextmanager
+    def _counting(self, member: Member | None, request: PushRequest) -> Iterator[None]:
+        """Count a push that is refused: other shards may have their part, so its step is over here too."""
+        try:
+            yield
+        except PserverError:
+            counter = request.push_id.counter
+            if member is not None and counter not in member.refused:
+                member.refused = [*member.refused[1 - REFUSED_MAX :], counter]
+                self._count(member, request, 0)
+            raise
 
     def _duplicate(self, request: PushRequest) -> bytes:
         self.tallies.pushes_duplicate += 1

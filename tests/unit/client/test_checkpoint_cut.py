@@ -224,23 +224,28 @@ def test_a_geo_window_is_in_with_its_dense_part_or_not_at_all(tmp_path: Path) ->
         assert len(set(map(float, values))) == 1, values
 
 
-def test_a_cut_waits_for_no_push_that_a_shard_refused(tmp_path: Path) -> None:
-    """One shard takes its part of a step, the other refuses NaN; the trainer goes on, and saves work."""
+@pytest.mark.parametrize("is_full", [False, True], ids=["nan", "full"])
+def test_a_cut_waits_for_no_push_that_a_shard_refused(tmp_path: Path, is_full: bool) -> None:
+    """One shard takes its part of a step, the other refuses NaN, or has no room; saves work all the same."""
     keys = one_key_a_shard(2, 0)
-    values = np.array([1.0, np.nan], np.float32)
+    values = np.array([1.0, 1.0 if is_full else np.nan], np.float32)
+    refusal = pserver.TableFullError if is_full else pserver.NotFiniteError
     with clients(tmp_path, 2) as connect:
         saving, client = connect(), connect()
         spec = pserver.TableSpec(name="t", dim=1, optimizer="sgd:lr=1", capacity_max=1000)
         for each in (saving, client):
             each.create_table(spec)
+        if is_full:
+            others = np.arange(10_000, 20_000, dtype=np.uint64)
+            client.pull("t", others[pserver.shard_of(others, 2) == 1][:1000])
         group = client.join(pserver.GroupSettings(mode="async", trainer_id=0, trainers=1))
         step = pserver.Step({}, {}, is_everywhere=True)
         pushed = group.start_push({"t": (keys, values, np.ones(2, np.uint32))}, step)
-        with pytest.raises(pserver.NotFiniteError):
+        with pytest.raises(refusal):
             pushed.result()
 
         saved = saving.checkpoints.save()
-        with contextlib.suppress(pserver.NotFiniteError):  # told of once more
+        with contextlib.suppress(refusal):  # told of once more
             client.flush()
         group.leave()
 

@@ -8,12 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pserver import errors
+from pserver.config import GroupSettings
 from pserver.server.once import WINDOW
 from pserver.server.servicer import Servicer
 from pserver.spec import TableSpec
 from pserver.v1 import pserver_pb2 as pb
-from pserver.wire.small import parse_small
-from tests.unit.server.messages import call, create, pull, push, push_bytes, stats
+from pserver.wire.small import group_proto_of, parse_small
+from tests.unit.server.messages import (
+    TRAINER,
+    Values,
+    call,
+    create,
+    pull,
+    push,
+    push_bytes,
+    stats,
+)
 
 NAN = float("nan")
 NAMES = ("a", "b", "c")
@@ -141,6 +151,28 @@ def test_no_table_is_touched_when_one_is_refused(
     assert (facts(servicer), weights(servicer)) == before
     fixed = push(servicer, {"a": ([1], [1]), "b": ([1], [1])}, counter=1)
     assert not fixed.duplicate
+
+
+@pytest.mark.parametrize(
+    ("values", "refusal"),
+    [
+        ({"a": ([1], [NAN])}, errors.NotFiniteError),
+        ({"a": (range(5), [1.0] * 5)}, errors.TableFullError),
+    ],
+)
+def test_a_refused_push_is_one_step_of_its_trainer_however_often_it_comes(
+    servicer: Servicer, values: Values, refusal: type[errors.PserverError]
+) -> None:
+    """Refused twice under one push_id, since the first answer was lost, and then the next one: 2 steps."""
+    group = group_proto_of(GroupSettings(mode="async", trainers=1))
+    joining = pb.JoinRequest(trainer=TRAINER, group=group, lease_s=10.0)
+    call(servicer, "Join", joining.SerializeToString())
+    for _ in range(2):
+        with pytest.raises(refusal):
+            push(servicer, values, counter=1)
+    push(servicer, {"a": ([1], [1.0])}, counter=2)
+
+    assert stats(servicer).group.trainers[0].pushes == 2
 
 
 def test_table_named_twice_is_refused(servicer: Servicer) -> None:
