@@ -45,7 +45,7 @@ _HERE_ONLY = (
     "master",
 )
 _READY = re.compile(r"shard \d+ of \d+ ready on (\S+)")
-_START_S = 60.0  # for a server of this machine to say that it is ready
+_START_S = 300.0  # for a server of this machine to say that it is ready; the first one ever compiles its kernels
 _POLL_S = 0.2
 
 

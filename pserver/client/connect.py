@@ -38,14 +38,24 @@ NO_STANDBYS = (
 
 _RETRY_S = 0.1  # between two tries of the handshake, while servers start
 
+_BUSY_S = 300.0
+"""How long a server may be busy: the first table that a machine ever has takes a minute of compiling, more if
+it is loaded, and what a server is asked meanwhile waits for that."""
+
+_THERE_S = 2.0  # for a busy server to say that it is there
+
 
 async def _describe(channel: Channel, deadline: Deadline) -> pb.DescribeReply:
-    """Return what a server says of itself; wait for one that is still starting."""
+    """Return what a server says of itself; wait for one that is still starting, or busy."""
+    last = Deadline.after(deadline.remaining_s + _BUSY_S)
     while True:
         try:
             message = await channel.call("Describe", b"", deadline=deadline)
         except (TransientError, DeadlineError) as error:
             if deadline.remaining_s <= _RETRY_S:
+                if isinstance(error, DeadlineError) and await _is_busy(channel, last):
+                    deadline = last
+                    continue
                 raise UnavailableError(
                     f"no pserver answers at {channel.endpoint}; is it running and is the address "
                     f"right? ({error})"
@@ -55,6 +65,17 @@ async def _describe(channel: Channel, deadline: Deadline) -> pb.DescribeReply:
             raise ClusterError(f"{channel.endpoint} is no pserver: {error}") from None
         else:
             return parse_small(pb.DescribeReply, message)
+
+
+async def _is_busy(channel: Channel, last: Deadline) -> bool:
+    """Return whether a server that gave no answer in time is there, and may have more time."""
+    if last.is_over:
+        return False
+    try:
+        await channel.call("Stats", b"", deadline=Deadline.after(_THERE_S))
+    except PserverError:
+        return False
+    return True
 
 
 async def _handshake(channels: Sequence[Channel], deadline: Deadline) -> list[pb.DescribeReply]:
