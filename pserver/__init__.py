@@ -19,6 +19,7 @@ from pserver.client.inputs import as_keys
 from pserver.client.inspected import Inspected
 from pserver.client.leases import Leases, RowRange
 from pserver.client.pending import PendingPull, PendingPush
+from pserver.client.revival import Lost
 from pserver.client.saving import Saved, SaveProgress, Saving
 from pserver.config import AccessSettings, ClientSettings, GroupSettings, ServeSettings, Settings
 from pserver.embedded import Cluster, embedded
@@ -100,6 +101,7 @@ __all__ = [
     "LoadedVersion",
     "LocalDense",
     "LocalTable",
+    "Lost",
     "Marks",
     "NotFiniteError",
     "NotYetError",

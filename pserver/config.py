@@ -310,6 +310,12 @@ class ClientSettings(AccessSettings):
             description="requests to one shard on the wire at once; 1 makes a run reproducible",
         ),
     ] = 4
+    on_restart: Annotated[
+        Literal["fail", "go_on"],
+        Field(
+            description="when a server comes back without what it held: end, or make its tables anew"
+        ),
+    ] = "fail"
 
 
 class GroupSettings(Settings):

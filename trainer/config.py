@@ -267,6 +267,7 @@ class RunSettings(Strategy, DataSettings, SplitSettings, AccessSettings):
         if self.storage_dir is not None and self.storage == "memory":
             raise ValueError("storage_dir has no effect unless storage is file")
         self._check_checkpoints()
+        self._check_restarts()
         if self.trainer_id is not None and self.trainer_id >= self.trainers:
             raise ValueError(
                 f"trainer_id must be below trainers, which is {self.trainers}, got "
@@ -320,6 +321,20 @@ class RunSettings(Strategy, DataSettings, SplitSettings, AccessSettings):
             )
         return self
 
+    def _check_restarts(self) -> None:
+        """Refuse to go on where no server can come back, or where it takes more than rows with it."""
+        if self.on_restart == "fail":
+            return
+        if self.ps is None:
+            raise ValueError(
+                "on_restart has no effect without ps: servers of this run are not started again"
+            )
+        if self.data_mode == "dynamic":
+            raise ValueError(
+                "on_restart go_on needs data_mode static: who has which leased range is on shard 0 and "
+                "would be lost with it; servers with --journal lose nothing"
+            )
+
     def _check_checkpoints(self) -> None:
         """Refuse checkpoints of runs whose position cannot be told, or that have nowhere to lie."""
         if self.checkpoint_every is None and not self.resume:
@@ -366,5 +381,6 @@ class RunSettings(Strategy, DataSettings, SplitSettings, AccessSettings):
             window=self.window,
             send_queue_size=self.send_queue_size,
             send_queue_bytes=self.send_queue_bytes,
+            on_restart=self.on_restart,
             **{name: getattr(self, name) for name in AccessSettings.model_fields},
         )

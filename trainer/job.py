@@ -5,6 +5,7 @@ connects, builds the model, and runs ``loop``.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import time
@@ -34,7 +35,7 @@ from trainer.modes.grouped import GroupMode
 from trainer.progress import ProgressView, Tell
 from trainer.ranges import RangeSource, choose_range_rows
 from trainer.split import in_force
-from trainer.summary import Summary, finite
+from trainer.summary import Summary, finite, lost_texts
 from trainer.watch import Facts, Watch, warnings
 from trainer.ways import ways_text
 
@@ -281,8 +282,11 @@ def wait_for_others(client: pserver.Client, *, timeout_s: float) -> None:
     """
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
-        group = client.stats()[0].group
-        if not any(trainer.state in ("absent", "live") for trainer in group.trainers):
+        states: dict[int, set[str]] = {}
+        for told in (told for stats in client.stats() for told in stats.group.trainers):
+            states.setdefault(told.trainer_id, set()).add(told.state)
+        # A shard that came back empty takes one that left for one that is still to come.
+        if not any("live" in seen or seen == {"absent"} for seen in states.values()):
             return
         time.sleep(_OTHERS_POLL_S)
 
@@ -308,6 +312,7 @@ def _summary(
     num_bytes = sum(table.bytes for table in tables)
     samples_per_s = trained.samples / trained.seconds if trained.seconds else 0.0
     base = settings.base_samples_per_s
+    lost = [dataclasses.asdict(one) for one in client.revival.lost]
     return Summary(
         model=settings.model,
         data=data.source,
@@ -333,5 +338,6 @@ def _summary(
         strategy=in_force(settings),
         watch=trained.watch,
         speedup=samples_per_s / base if base else None,
-        warnings=warnings(trained.watch),
+        lost=lost,
+        warnings=[*lost_texts(lost), *warnings(trained.watch)],
     )

@@ -269,6 +269,7 @@ def _summary(settings: RunSettings, receiver: Receiver, trained: _Trained, *, mo
         strategy=in_force(settings),
         watch=figures,
         speedup=None,
+        lost=[],
         warnings=warnings(figures),
     )
 

@@ -23,6 +23,7 @@ _READ_IN: Final[dict[str, tuple[Mode, ...]]] = {
     "on_missing": ("sync",),
     "deterministic": ("sync",),
     "staleness_lr": ("async", "half_async"),
+    "on_restart": ("async", "half_async"),
     "on_full": ("async",),
     "flush_interval_ms": ("half_async",),
     "max_merge_num": ("async", "half_async"),
@@ -169,6 +170,13 @@ class Strategy(Settings):
             description="failed tries of a request before a warning names the server; they go on",
         ),
     ] = ClientSettings().retry
+    on_restart: Annotated[
+        Literal["fail", "go_on"],
+        Field(
+            description="when a server comes back without what it held: end, or make its tables anew "
+            "and tell what was lost (async, half_async)"
+        ),
+    ] = ClientSettings().on_restart
     deterministic: Annotated[
         bool,
         Field(description="refuse what would make two runs differ in a bit, in torch too (sync)"),

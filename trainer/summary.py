@@ -5,7 +5,7 @@ Rooms before and after: ``job`` fills it; ``cli`` prints it.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -46,6 +46,8 @@ class Summary:
         strategy: the knobs that the mode reads, and their values.
         watch: the watch list, see ``trainer.watch``.
         speedup: samples a second against those of one trainer; None if that is not known.
+        lost: of each shard that came back without what it held: shard, restarts, pushes and rows;
+            see ``pserver.Lost``.
         warnings: what the user should look at.
     """
 
@@ -73,6 +75,7 @@ class Summary:
     strategy: dict[str, object]
     watch: dict[str, float]
     speedup: float | None
+    lost: list[dict[str, int]]
     warnings: list[str]
 
     def as_dict(self) -> dict[str, object]:
@@ -137,6 +140,7 @@ def merged_summary(
     seen = [(one.train_auc, one.samples) for one in summaries if one.train_auc is not None]
     weight = sum(count for _, count in seen)
     watch = merged([one.watch for one in summaries])
+    lost = merged_lost([one.lost for one in summaries])
     samples_per_s = samples / seconds if seconds else 0.0
     return dataclasses.replace(
         first,
@@ -154,8 +158,41 @@ def merged_summary(
         trainers=len(summaries),
         watch=watch,
         speedup=samples_per_s / base if base else None,
-        warnings=[*failures, *warnings(watch)],
+        lost=lost,
+        warnings=[*failures, *lost_texts(lost), *warnings(watch)],
     )
+
+
+def merged_lost(lists: Sequence[Sequence[Mapping[str, int]]]) -> list[dict[str, int]]:
+    """Return what shards lost, as several trainers tell it: each knows its own pushes.
+
+    >>> merged_lost([[{"shard": 1, "restarts": 2, "pushes": 5, "rows": 9}],
+    ...              [{"shard": 1, "restarts": 1, "pushes": 3, "rows": 7}], []])
+    [{'shard': 1, 'restarts': 2, 'pushes': 8, 'rows': 9}]
+    """
+    merged: dict[int, dict[str, int]] = {}
+    for told in (told for one in lists for told in one):
+        so_far = merged.setdefault(told["shard"], {**told, "pushes": 0})
+        so_far["pushes"] += told["pushes"]
+        for name in ("restarts", "rows"):
+            so_far[name] = max(so_far[name], told[name])
+    return [merged[shard] for shard in sorted(merged)]
+
+
+def lost_texts(lost: Sequence[Mapping[str, int]]) -> list[str]:
+    """Return what a person is told of it.
+
+    >>> lost_texts([{"shard": 1, "restarts": 2, "pushes": 8, "rows": 9}])
+    ['shard 1 came back without what it held, 2 times: 8 acknowledged pushes to it are lost, and the state \
+of the 9 rows that it was last heard to hold; give servers --journal to lose nothing']
+    """
+    return [
+        f"shard {one['shard']} came back without what it held, {one['restarts']} "
+        f"time{'s' if one['restarts'] > 1 else ''}: {one['pushes']} acknowledged pushes to it are lost, "
+        f"and the state of the {one['rows']} rows that it was last heard to hold; give servers --journal "
+        "to lose nothing"
+        for one in lost
+    ]
 
 
 def _mode_text(summary: Summary) -> str:

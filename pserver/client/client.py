@@ -33,6 +33,7 @@ from pserver.client.inspected import Inspected, inspect
 from pserver.client.lifecycle import Lifecycle
 from pserver.client.membership import ShardInfo
 from pserver.client.pending import PendingPull, PendingPush, Reply, Unwaited, wait_for
+from pserver.client.revival import Revival
 from pserver.client.route import Router
 from pserver.client.runtime import Runtime
 from pserver.client.sendqueue import SendQueue
@@ -66,7 +67,7 @@ class Client:
     ) -> None:
         """Take the connections; ``connect`` has checked that they form one cluster."""
         self.settings = settings
-        self.shards = tuple(shards)
+        self.shards = list(shards)
         self._queues = tuple(queues)
         self._runtime = runtime
         self._trainer = secrets.token_bytes(TRAINER_BYTES)
@@ -74,6 +75,7 @@ class Client:
         self._unwaited = Unwaited()
         self._tables = Specs(self.shards, self._ask)
         self._dense = Dense(self.shards, self._ask, self._push_id)
+        self.revival = Revival(self.shards, queues, self._tables, self._dense, settings)
         self._way = Way(
             trainer=self._trainer,
             settings=settings,
@@ -84,10 +86,11 @@ class Client:
             dense=self._dense,
             unwaited=self._unwaited,
             order=threading.Lock(),
-            spec=self.spec,
+            specs=self._tables,
             push_id=self._push_id,
             put=self._put,
             ask=self._ask,
+            revival=self.revival,
         )
         self.geo = Geo(self._way)
         self.lifecycle = Lifecycle(self.shards, self._ask, self._tables.forget)

@@ -87,7 +87,7 @@ def start_read(
             sent.append((cargo, way.put(shard, "Pull", message, deadline)))
             shards.append(shard)
     shapes = [(keys[s.name].size, s.dim) for s in specs]
-    return PendingPull(shapes, sent, shards, deadline)
+    return PendingPull(shapes, sent, shards, deadline, way.specs.forget)
 
 
 def start_write(
@@ -129,8 +129,9 @@ def start_write(
     except DeadlineError as error:
         if not replies:
             raise
-        raise way.unwaited.cut_short(PendingPush(what, replies, deadline), error) from error
-    return PendingPush(what, replies, deadline)
+        part = PendingPush(what, replies, deadline, way.specs.forget)
+        raise way.unwaited.cut_short(part, error) from error
+    return PendingPush(what, replies, deadline, way.specs.forget)
 
 
 def _extra(step: Step, shard: int, num_shards: int) -> Extra:

@@ -13,6 +13,7 @@ model's dense part; an unchanged part is about 10 bytes.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from pserver.arrays import Floats
 from pserver.client.compose import NOBODY, Asker
 from pserver.client.inputs import as_block
 from pserver.client.membership import ShardInfo
+from pserver.client.pending import renewed
 from pserver.client.specs import Ask
 from pserver.errors import InternalError, NotFiniteError, ShapeError, UnknownTableError, nearest
 from pserver.kernel import rows
@@ -60,10 +62,11 @@ class Dense:
         self, shards: Sequence[ShardInfo], ask: Ask, push_id: Callable[[int], PushId]
     ) -> None:
         """Take the way to the shards."""
-        self._shards = tuple(shards)
+        self._shards = shards
         self._ask = ask
         self._push_id = push_id
         self._specs: dict[str, DenseSpec] = {}
+        self._latest: dict[str, Floats] = {}  # values that were written or read last
 
     def create(self, spec: DenseSpec) -> DenseSpec:
         """Make the table on every shard; fine if it is there with this very spec.
@@ -73,10 +76,7 @@ class Dense:
             SpecMismatchError: the name stands for another table.
         """
         proto = dense_proto_of(spelled_out_dense(spec))
-        requests = [
-            (info.shard, pb.CreateDenseRequest(incarnation=info.incarnation, spec=proto))
-            for info in self._shards
-        ]
+        requests = [(info.shard, _creating(proto, info)) for info in self._shards]
         replies = self._ask("CreateDense", requests, what=f"create dense {spec.name!r}")
         made = dense_spec_of(parse_small(pb.CreateDenseReply, replies[-1]).spec)
         self._specs[spec.name] = made
@@ -125,8 +125,9 @@ class Dense:
         what = f"push dense {table!r}"
         earlier = [(info.shard, write) for info, writes in shards for write in writes[:-1]]
         last = [(info.shard, writes[-1]) for info, writes in shards]
-        self._ask("PushDense", earlier, what=what)
-        replies = self._ask("PushDense", last, what=what)
+        with self._renewed(table):
+            self._ask("PushDense", earlier, what=what)
+            replies = self._ask("PushDense", last, what=what)
         return min(parse_small(pb.DenseWriteReply, reply).version for reply in replies)
 
     def delta(self, table: str, deltas: ArrayLike) -> list[tuple[int, pb.DenseWrite]]:
@@ -175,8 +176,9 @@ class Dense:
             )
         requests: list[tuple[int, pb.PullDenseRequest]] = []
         bounds: list[tuple[int, int]] = []
-        for info in self._shards:
-            begin, end = slice_of_shard(length, info.shard, len(self._shards))
+        shards = tuple(self._shards)  # as they are now: the marks are of these, whatever answers
+        for info in shards:
+            begin, end = slice_of_shard(length, info.shard, len(shards))
             incarnation, change = known.marks[info.shard] if known is not None else (0, 0)
             for part, (first, behind) in enumerate(parts_of_slice(end - begin)):
                 request = pb.PullDenseRequest(
@@ -190,19 +192,21 @@ class Dense:
                 )
                 requests.append((info.shard, request))
                 bounds.append((begin + first, begin + behind))
-        replies = [
-            parse_small(pb.PullDenseReply, reply)
-            for reply in self._ask(
-                "PullDense", requests, what=f"pull dense {table!r}", more_s=more_s
-            )
-        ]
-        asked = [shard for shard, _ in requests]
-        return self._merged(table, length, known, list(zip(asked, bounds, replies, strict=True)))
+        with self._renewed(table):
+            what = f"pull dense {table!r}"
+            answers = self._ask("PullDense", requests, what=what, more_s=more_s)
+            replies = [parse_small(pb.PullDenseReply, answer) for answer in answers]
+            asked = [shard for shard, _ in requests]
+            parts = list(zip(asked, bounds, replies, strict=True))
+            pulled = self._merged(table, length, shards, known, parts)
+        self._latest[table] = pulled.values
+        return pulled
 
     def _merged(
         self,
         table: str,
         length: int,
+        shards: Sequence[ShardInfo],
         known: DensePulled | None,
         parts: Sequence[tuple[int, tuple[int, int], pb.PullDenseReply]],
     ) -> DensePulled:
@@ -218,9 +222,10 @@ class Dense:
             for _, (begin, end), reply in changed:
                 block = np.frombuffer(reply.values, np.float32)
                 if block.size != end - begin:
-                    raise InternalError(
+                    raise ShapeError(
                         f"pull {table!r}: a shard answered with {block.size} floats, expected "
-                        f"{end - begin}"
+                        f"{end - begin}: it was dropped and made anew with another length; the next "
+                        "call knows it"
                     )
                 values[begin:end] = block
             values.flags.writeable = False
@@ -231,10 +236,25 @@ class Dense:
         return DensePulled(
             table=table,
             values=values,
-            versions=tuple(oldest[info.shard][1] for info in self._shards),
+            versions=tuple(oldest[info.shard][1] for info in shards),
             is_changed=bool(changed),
-            marks=tuple((info.incarnation, oldest[info.shard][0]) for info in self._shards),
+            marks=tuple((info.incarnation, oldest[info.shard][0]) for info in shards),
         )
+
+    # --- for a shard that came back without its tables ------------------------------------------
+
+    def known(self) -> list[str]:
+        """Return the names of the tables that this client knows."""
+        return list(self._specs)
+
+    def creating(self, table: str, info: ShardInfo) -> pb.CreateDenseRequest:
+        """Return what makes a table that is known on a shard."""
+        return _creating(dense_proto_of(self._specs[table]), info)
+
+    def initializing(self, table: str, info: ShardInfo) -> list[pb.DenseWrite]:
+        """Return what gives a shard the values that this client knew last; nothing if it knew none."""
+        values = self._latest.get(table)
+        return [] if values is None else self._writes(info, table, values, force=False)
 
     def _write(self, method: str, table: str, values: ArrayLike, *, force: bool) -> None:
         """Write values, shard after shard."""
@@ -242,8 +262,14 @@ class Dense:
         what = f"init dense {table!r}"
         for info in self._shards:
             writes = [(info.shard, w) for w in self._writes(info, table, block, force=force)]
-            self._ask(method, writes[:-1], what=what)
-            self._ask(method, writes[-1:], what=what)
+            with self._renewed(table):
+                self._ask(method, writes[:-1], what=what)
+                self._ask(method, writes[-1:], what=what)
+        self._latest[table] = block
+
+    def _renewed(self, table: str) -> AbstractContextManager[None]:
+        """Forget a table's spec if the servers have another one, or none."""
+        return renewed(lambda: self._specs.pop(table, None))
 
     def _block(self, verb: str, table: str, values: ArrayLike, *, what: str) -> Floats:
         """Return a caller's vector as contiguous float32.
@@ -290,3 +316,8 @@ class Dense:
             )
             writes.append(write)
         return writes
+
+
+def _creating(proto: pb.DenseSpec, info: ShardInfo) -> pb.CreateDenseRequest:
+    """Return what makes a table on a shard."""
+    return pb.CreateDenseRequest(incarnation=info.incarnation, spec=proto)

@@ -22,11 +22,19 @@ from pserver.client.delivery import Step, start_read, start_write
 from pserver.client.dense import DensePulled
 from pserver.client.gradients import Gradients, check_gradients
 from pserver.client.leases import Leases
+from pserver.client.membership import ShardInfo
 from pserver.client.pending import PendingPull, PendingPush
 from pserver.client.way import Way
 from pserver.config import HOLD_S, GroupSettings
 from pserver.deadline import Deadline
-from pserver.errors import ClusterError, ConfigError, GroupError, PserverError, TransientError
+from pserver.errors import (
+    ClusterError,
+    ConfigError,
+    GroupError,
+    PserverError,
+    RestartedError,
+    TransientError,
+)
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import build_small, group_proto_of, parse_small
 
@@ -59,6 +67,11 @@ class Group:
                 f"join: timeout_s and try_timeout_s must be over {HOLD_S:g} s, for so long a server "
                 f"holds a request that waits for other trainers; got {shortest_s:g} s"
             )
+        if way.revival.is_on and settings.mode not in ("async", "half_async"):
+            raise ConfigError(
+                f"join: on_restart go_on needs mode async or half_async: in {settings.mode} a server "
+                "that forgot what it held disagrees with the others, or with the trainers' copies"
+            )
         self.settings = settings
         self._way = way
         self._failure: PserverError | None = None
@@ -74,6 +87,7 @@ class Group:
         except PserverError:
             self._leave_all()
             raise
+        way.revival.rejoin = self._joining
         self._beating = way.runtime.submit(self._beat())
 
     def start_pull(self, keys: Mapping[str, Keys], *, round_number: int = 0) -> PendingPull:
@@ -136,6 +150,7 @@ class Group:
             PserverError: a shard did not hear it; there the lease will end.
         """
         self._beating.cancel()
+        self._way.revival.rejoin = None
         failure = self._leave_all()
         if failure is not None:
             raise failure
@@ -149,19 +164,7 @@ class Group:
     def _join(self, *, first_round: int) -> list[int]:
         """Join, and return the round of each shard that waits for this trainer."""
         requests = [
-            (
-                info.shard,
-                pb.JoinRequest(
-                    incarnation=info.incarnation,
-                    trainer=self._way.trainer,
-                    trainer_id=self.settings.trainer_id,
-                    group=group_proto_of(self.settings),
-                    lease_s=self.settings.lease_s,
-                    host=f"{platform.node()}:{os.getpid()}",
-                    first_round=first_round,
-                ),
-            )
-            for info in self._way.shards
+            (info.shard, self._joining(info, first_round=first_round)) for info in self._way.shards
         ]
         replies = self._way.ask(
             "Join", requests, what=f"join as trainer {self.settings.trainer_id}"
@@ -169,6 +172,18 @@ class Group:
         joined = [parse_small(pb.JoinReply, reply) for reply in replies]
         self.trainers_here = joined[0].trainers_here
         return [reply.open_round for reply in joined]
+
+    def _joining(self, info: ShardInfo, *, first_round: int = 0) -> pb.JoinRequest:
+        """Return what makes this client the trainer of its id on a shard."""
+        return pb.JoinRequest(
+            incarnation=info.incarnation,
+            trainer=self._way.trainer,
+            trainer_id=self.settings.trainer_id,
+            group=group_proto_of(self.settings),
+            lease_s=self.settings.lease_s,
+            host=f"{platform.node()}:{os.getpid()}",
+            first_round=first_round,
+        )
 
     def _leave_all(self) -> PserverError | None:
         """Leave on every shard, and return the first failure."""
@@ -190,7 +205,7 @@ class Group:
                     return error
                 await asyncio.sleep(_LEAVE_RETRY_S)
             except PserverError as error:
-                return error
+                return None if self._is_anew(error) else error
             else:
                 return None
 
@@ -202,6 +217,11 @@ class Group:
             beats = [self._beat_once(info.shard, pause_s) for info in self._way.shards]
             for error in await asyncio.gather(*beats):
                 self._failure = self._failure or error
+            await self._way.revival.look()
+
+    def _is_anew(self, error: PserverError) -> bool:
+        """Return whether a shard is another process now, in which a pull or push will join again."""
+        return isinstance(error, RestartedError) and self._way.revival.is_on
 
     async def _beat_once(self, shard: int, timeout_s: float) -> PserverError | None:
         """Send one heartbeat; return the error if this trainer is out."""
@@ -216,7 +236,7 @@ class Group:
                 "Heartbeat", build_small(request), deadline=Deadline.after(timeout_s)
             )
         except (GroupError, ClusterError) as error:
-            return error
+            return None if self._is_anew(error) else error
         except PserverError:  # a server that is away for a while; calls will tell of it
             return None
         if shard == 0:

@@ -64,6 +64,20 @@ def check_cluster(endpoints: Sequence[str], replies: Sequence[pb.DescribeReply])
     ]
 
 
+def check_place(endpoint: str, reply: pb.DescribeReply, *, shard: int, num_shards: int) -> None:
+    """Refuse a server that came back as another shard, or as one of another release.
+
+    Raises:
+        ClusterError: the message names the endpoint, what was expected and what came.
+    """
+    _check_versions(endpoint, reply)
+    if (reply.shard_index, reply.num_shards) != (shard, num_shards):
+        raise ClusterError(
+            f"{endpoint} came back as shard {reply.shard_index} of {reply.num_shards}; it was shard "
+            f"{shard} of {num_shards}"
+        )
+
+
 def _check_versions(endpoint: str, reply: pb.DescribeReply) -> None:
     """Refuse a server that we could not talk to, or that counts partitions differently."""
     for what, ours, theirs in (

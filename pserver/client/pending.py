@@ -5,9 +5,10 @@ outcome asks them, in the caller's thread.
 """
 
 import concurrent.futures
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from pserver.arrays import RowIds
 from pserver.client.route import Cargo
 from pserver.deadline import Deadline
-from pserver.errors import DeadlineError, InternalError
+from pserver.errors import DeadlineError, ShapeError, UnknownTableError
 from pserver.kernel import rows
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import TableRows, parse_pull_reply
@@ -39,6 +40,20 @@ def wait_for(reply: Reply, *, deadline: Deadline, what: str) -> bytes:
         raise DeadlineError(f"{what}: no answer before the deadline") from None
 
 
+@contextlib.contextmanager
+def renewed(forget: Callable[[], object]) -> Iterator[None]:
+    """Let a client ask for specs again if those that it has seem to be of tables that are gone.
+
+    A table may be dropped and made anew with another dim by somebody else: the call that notices it fails,
+    and the next one knows.
+    """
+    try:
+        yield
+    except (ShapeError, UnknownTableError):
+        forget()
+        raise
+
+
 @dataclass(frozen=True, slots=True)
 class PendingPull:
     """A pull of one or several tables that is on its way.
@@ -48,12 +63,14 @@ class PendingPull:
         cargoes: what each message asked for, with the future of its reply.
         shards: which shard each message went to.
         deadline: when it is given up.
+        forget: lets the client ask for specs again; called when what came does not fit them.
     """
 
     shapes: Sequence[tuple[int, int]]
     cargoes: Sequence[tuple[Cargo, Reply]]
     shards: Sequence[int]
     deadline: Deadline
+    forget: Callable[[], None]
 
     @property
     def is_done(self) -> bool:
@@ -98,10 +115,11 @@ class PendingPull:
 
     def _answers(self) -> list[tuple[Cargo, list[TableRows]]]:
         """Wait for every reply, and return it with what it answers."""
-        return [
-            (cargo, self._parse(cargo, wait_for(reply, deadline=self.deadline, what="pull")))
-            for cargo, reply in self.cargoes
-        ]
+        with renewed(self.forget):
+            return [
+                (cargo, self._parse(cargo, wait_for(reply, deadline=self.deadline, what="pull")))
+                for cargo, reply in self.cargoes
+            ]
 
     def _parse(self, cargo: Cargo, message: bytes) -> list[TableRows]:
         """Return a reply's blocks, checked against what was asked for."""
@@ -109,7 +127,10 @@ class PendingPull:
         expected = [order.size * self.shapes[index][1] for index, order in cargo.tables]
         came = [table.weights.size for table in tables]
         if expected != came:
-            raise InternalError(f"pull: a shard answered with {came} floats, expected {expected}")
+            raise ShapeError(
+                f"pull: a shard answered with {came} floats, expected {expected}: a table was dropped and "
+                "made anew with another dim; the next call knows it"
+            )
         return tables
 
     def _merge(
@@ -145,11 +166,13 @@ class PendingPush:
         what: named in an error.
         replies: the futures of its messages.
         deadline: when it is given up.
+        forget: as of ``PendingPull``.
     """
 
     what: str
     replies: Sequence[Reply]
     deadline: Deadline
+    forget: Callable[[], None]
 
     @property
     def is_done(self) -> bool:
@@ -188,7 +211,8 @@ class PendingPush:
                 continue
             answers.append(parse_small(pb.PushReply, message))
         if failure is not None:
-            raise failure
+            with renewed(self.forget):
+                raise failure
         return answers
 
 

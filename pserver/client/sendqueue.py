@@ -14,6 +14,7 @@ What always holds:
       applies it once. Only ``TransientError`` and a try that timed out are retried, until the
       request's deadline.
     * Every future is settled: by the reply, an error, the deadline or ``close``.
+    * A message that a shard refuses since it is another process now goes through ``revival``, if there is one.
     * An outage is told once: when a request's tries exceed ``retry``, and when one is answered again.
 """
 
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 import structlog
 
 from pserver.client.channel import Channel
+from pserver.client.revival import Revival
 from pserver.client.runtime import Runtime
 from pserver.config import ClientSettings
 from pserver.deadline import Deadline
@@ -36,6 +38,7 @@ from pserver.errors import (
     InternalError,
     NotYetError,
     PserverError,
+    RestartedError,
     TransientError,
     UnavailableError,
 )
@@ -83,6 +86,10 @@ class SendQueue:
         self._open: dict[int, asyncio.Task[bytes]] = {}  # by number, oldest first; the loop's
         self.retries = 0  # written by the loop only
         self._is_out = False  # whether an outage was told; the loop's
+        self._acknowledged = 0  # pushes, by the shard's process; the loop's
+        self.revival: Revival | None = (
+            None  # of a client that goes on; set before the first request
+        )
 
     @property
     def endpoint(self) -> str:
@@ -140,7 +147,22 @@ class SendQueue:
 
         For what must not wait behind requests that wait for other trainers.
         """
+        try:
+            return await self.call_once(method, message, deadline=deadline)
+        except RestartedError as error:
+            if self.revival is None:
+                raise
+            message = await self.revival.revived(self, method, message, error)
+        return await self.call_once(method, message, deadline=deadline)
+
+    async def call_once(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
+        """Send one request past the queue as it is, whatever comes of it; on the loop."""
         return await self._channel.call(method, message, deadline=deadline)
+
+    def forget_acknowledged(self) -> int:
+        """Return the pushes that the shard acknowledged since the last call; on the loop."""
+        count, self._acknowledged = self._acknowledged, 0
+        return count
 
     async def close(self) -> None:
         """Give up what is not delivered, with an error, and close the channel."""
@@ -204,21 +226,24 @@ class SendQueue:
     async def _try_until_deadline(self, request: Request) -> bytes:
         """Return the reply, trying again after failures that may pass."""
         delay_s = _BACKOFF_FIRST_S
-        tries = 0
+        message, tries = request.message, 0
         limit = self._limit(request)
         while True:
             tries += 1
             try_deadline = Deadline.after(min(self._settings.try_timeout_s, limit.remaining_s))
             try:
-                reply = await self._channel.call(
-                    request.method, request.message, deadline=try_deadline
-                )
+                reply = await self._channel.call(request.method, message, deadline=try_deadline)
             except NotYetError as error:  # the server is there, and held it as long as it may
                 tries, limit = 0, self._limit(request)
                 if limit.is_over:
                     raise DeadlineError(
                         f"{request.method} to {self.endpoint} waited until the deadline: {error}"
                     ) from error
+            except RestartedError as error:
+                if self.revival is None or request.deadline.is_over:
+                    raise
+                message = await self.revival.revived(self, request.method, message, error)
+                limit = self._limit(request)
             except (TransientError, DeadlineError) as error:
                 self._tell_outage(tries, error)
                 # Full jitter, so that trainers do not come back all at once.
@@ -233,6 +258,7 @@ class SendQueue:
                 delay_s = min(2.0 * delay_s, _BACKOFF_MAX_S)
             else:
                 self._tell_return()
+                self._acknowledged += request.method == "Push"
                 return reply
 
     def _limit(self, request: Request) -> Deadline:

@@ -40,17 +40,14 @@ class Specs:
 
     def __init__(self, shards: Sequence[ShardInfo], ask: Ask) -> None:
         """Take the way to the shards."""
-        self._shards = tuple(shards)
+        self._shards = shards
         self._ask = ask
         self._specs: dict[str, TableSpec] = {}
 
     def create(self, spec: TableSpec) -> TableSpec:
         """Make the table on every shard; see ``Client.create_table``."""
         proto = proto_of(spelled_out(spec))
-        requests = [
-            (info.shard, pb.CreateTableRequest(incarnation=info.incarnation, spec=proto))
-            for info in self._shards
-        ]
+        requests = [(info.shard, _creating(proto, info)) for info in self._shards]
         replies = self._ask("CreateTable", requests, what=f"create table {spec.name!r}")
         made = spec_of(parse_small(pb.CreateTableReply, replies[-1]).spec)
         self._specs[spec.name] = made
@@ -71,6 +68,15 @@ class Specs:
             raise UnknownTableError(f"no table {table!r}; {known}")
         return self._specs[table]
 
+    def creating(self, info: ShardInfo) -> list[pb.CreateTableRequest]:
+        """Return what makes every table that is known on a shard."""
+        return [_creating(proto_of(spec), info) for spec in list(self._specs.values())]
+
     def forget(self) -> None:
         """Ask the servers again."""
         self._specs.clear()
+
+
+def _creating(proto: pb.TableSpec, info: ShardInfo) -> pb.CreateTableRequest:
+    """Return what makes a table on a shard."""
+    return pb.CreateTableRequest(incarnation=info.incarnation, spec=proto)

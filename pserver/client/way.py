@@ -13,10 +13,11 @@ from typing import Protocol
 from pserver.client.dense import Dense
 from pserver.client.membership import ShardInfo
 from pserver.client.pending import Reply, Unwaited
+from pserver.client.revival import Revival
 from pserver.client.route import Router
 from pserver.client.runtime import Runtime
 from pserver.client.sendqueue import SendQueue
-from pserver.client.specs import Ask
+from pserver.client.specs import Ask, Specs
 from pserver.config import ClientSettings
 from pserver.deadline import Deadline
 from pserver.spec import TableSpec
@@ -45,10 +46,11 @@ class Way:
         dense: the dense tables.
         unwaited: pushes whose outcome nobody asked for yet.
         order: held while a push enters the queues, so that it enters all before the next one does.
-        spec: the spec of a sparse table.
+        specs: of sparse tables.
         push_id: the name of the next write to a shard.
         put: hands a message to a queue.
         ask: sends small messages and waits for the replies.
+        revival: makes shards usable that came back without what they held.
     """
 
     trainer: bytes
@@ -60,10 +62,15 @@ class Way:
     dense: Dense
     unwaited: Unwaited
     order: threading.Lock
-    spec: Callable[[str], TableSpec]
+    specs: Specs
     push_id: Callable[[int], PushId]
     put: Put
     ask: Ask
+    revival: Revival
+
+    def spec(self, table: str) -> TableSpec:
+        """Return the spec of a sparse table; see ``Specs.get``."""
+        return self.specs.get(table)
 
     def deadline(self, more_s: float = 0.0) -> Deadline:
         """Return when a call that begins now is given up."""

@@ -48,18 +48,19 @@ class Killed:
         kills: that there were.
     """
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, journal: bool = True) -> None:
         """Start it.
 
         Args:
             folder: for its journal and what it prints.
             flags: of ``pserver serve`` beside.
+            journal: whether it keeps one; without, it comes back empty.
         """
         self.endpoint = f"127.0.0.1:{free_port()}"
         self.log = folder / "server.log"
         self.kills = 0
-        journal = ("--journal", str(folder / "journal"), "--restore", "latest")
-        self._flags = ["--bind", self.endpoint, *journal, *flags]
+        kept = ("--journal", str(folder / "journal"), "--restore", "latest") if journal else ()
+        self._flags = ["--bind", self.endpoint, *kept, *flags]
         self._process = self._start()
 
     def __enter__(self) -> "Killed":

@@ -47,6 +47,7 @@ FIGURES = {
     "strategy": dict,
     "watch": dict,
     "speedup": float,
+    "lost": list,
     "warnings": list,
 }
 """Every figure of ``--json`` and what it is; boards and scripts read these names."""
@@ -260,6 +261,7 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
         "give_up_after": 1.5,
         "retry": 4,
         "promote_after": 1.5,
+        "on_restart": "go_on",
         "dense": "pserver",
         "clip_norm": 0.5,
         "trainers": 3,

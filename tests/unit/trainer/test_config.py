@@ -38,11 +38,22 @@ def test_defaults_are_a_run_on_generated_rows() -> None:
 def test_client_settings_are_handed_on() -> None:
     """Each setting of the client that a run has reaches the client."""
     settings = RunSettings(
-        give_up_after=3.0, retry=7, window=2, send_queue_size=5, send_queue_bytes=6
+        give_up_after=3.0,
+        retry=7,
+        window=2,
+        send_queue_size=5,
+        send_queue_bytes=6,
+        ps="a:1",
+        on_restart="go_on",
     )
 
     assert settings.client_settings() == pserver.ClientSettings(
-        timeout_s=3.0, retry=7, window=2, send_queue_size=5, send_queue_bytes=6
+        timeout_s=3.0,
+        retry=7,
+        window=2,
+        send_queue_size=5,
+        send_queue_bytes=6,
+        on_restart="go_on",
     )
 
 
@@ -52,6 +63,11 @@ def test_client_settings_are_handed_on() -> None:
         (
             {"data": "a", "eval_data": "b", "eval_last": 3},
             "eval_data and eval_last both name the held-out rows; give one",
+        ),
+        ({"on_restart": "go_on"}, "on_restart has no effect without ps"),
+        (
+            {"ps": "a:1", "on_restart": "go_on", "data_mode": "dynamic"},
+            "on_restart go_on needs data_mode static",
         ),
         ({"eval_data": "b"}, "eval_data needs data: generated rows have their own"),
         ({"data": "a", "rows": 10}, "rows has no effect when data is given; leave one out"),

@@ -127,6 +127,7 @@ def test_summaries_of_trainers_become_one() -> None:
             bad_lines=number,
             first_bad_lines=[f"x:{number}"] * 4,
             watch={"loss": 0.5 + number},
+            lost=[{"shard": 1, "restarts": 2 - number, "pushes": 5, "rows": 7 + number}],
         )
         for number in range(2)
     ]
@@ -139,7 +140,13 @@ def test_summaries_of_trainers_become_one() -> None:
     assert (summary.auc, summary.bad_lines) == (0.7, 1)
     assert summary.first_bad_lines == ["x:0"] * 4 + ["x:1"]
     assert summary.watch == {"loss": 1.0, "loss_spread": 1.0}
-    assert summary.warnings == ["trainer 2 is gone"]
+    assert summary.lost == [{"shard": 1, "restarts": 2, "pushes": 10, "rows": 8}]
+    first, second = summary.warnings
+    assert first == "trainer 2 is gone"
+    assert second.startswith(
+        "shard 1 came back without what it held, 2 times: 10 acknowledged pushes to it are lost, and "
+        "the state of the 8 rows"
+    )
 
 
 SIGKILL = -9

@@ -108,7 +108,14 @@ IN_DENSE: dict[str, tuple[dict[str, Any], Callable[[Any], object], object]] = {
 }
 """Knobs that a dense part reads that is averaged over trainers."""
 
-IN_RUN = {"promote_after", "prefetch", "deterministic", "dense", "allreduce_timeout"}
+IN_RUN = {
+    "promote_after",
+    "prefetch",
+    "deterministic",
+    "dense",
+    "allreduce_timeout",
+    "on_restart",
+}
 """Knobs that the run itself reads; a test each."""
 
 
