@@ -15,14 +15,15 @@ Divisions follow numpy (``error_model``), not Python: a test for zero and an exc
 them keep the compiler from using vector instructions, half of adagrad's speed.
 
 Cost: memory. A row of dim 16 with one float of state a weight is two cache lines read and
-written; 16 rows ahead are asked for.
+written, asked for ahead.
 """
 
 import numpy as np
 from numba import njit
 
 from pserver.arrays import Doubles, Floats, RowIds
-from pserver.kernel.optim_shared import AHEAD, POWERS, ask, mean_square
+from pserver.kernel.ahead import FAR, ask, ask_first
+from pserver.kernel.optim_shared import POWERS, mean_square
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -39,9 +40,10 @@ def sgd(
     lr = np.float32(options[0])
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
         for k in range(dim):
@@ -68,9 +70,10 @@ def momentum(
     share = np.float32(options[2])
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         g = np.uint64(i) * width
@@ -100,9 +103,10 @@ def nesterov(
     share = np.float32(options[2])
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         g = np.uint64(i) * width
@@ -133,9 +137,10 @@ def adagrad_element_before(
     eps = np.float32(options[2])
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         g = np.uint64(i) * width
@@ -166,9 +171,10 @@ def adagrad_element_after(
     initial = np.float32(options[3])
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         g = np.uint64(i) * width
@@ -199,9 +205,10 @@ def adagrad_row_before(
     eps = np.float32(options[2])
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
         total = slab[w + width] + mean_square(grads, g, dim)
@@ -231,9 +238,10 @@ def adagrad_row_after(
     initial = np.float32(options[3])
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
         total = slab[w + width]
@@ -271,9 +279,10 @@ def adagrad_decay(
     now = int(options[1] // options[4]) % POWERS
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width + np.uint64(1)
         g = np.uint64(i) * width
@@ -304,9 +313,10 @@ def sum_up(
     lr = np.float32(options[0])
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
         for k in range(dim):
@@ -332,9 +342,10 @@ def summary(
     decay = options[2]
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
         for k in range(dim):

@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 
 from pserver.arrays import Doubles, Floats, RowIds
-from pserver.kernel.optim_shared import AHEAD, ask
+from pserver.kernel.ahead import FAR, ask, ask_first
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -41,9 +41,10 @@ def ftrl(
     zero = np.float32(0.0)
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         n = w + width
         z = n + width
@@ -82,9 +83,10 @@ def ftrl_power(
     zero = np.float32(0.0)
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         n = w + width
         z = n + width
@@ -123,9 +125,10 @@ def group_adagrad(
     l2 = options[2]
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
         largest = np.float32(0.0)

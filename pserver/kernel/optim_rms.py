@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 
 from pserver.arrays import Doubles, Floats, RowIds
-from pserver.kernel.optim_shared import AHEAD, ask
+from pserver.kernel.ahead import FAR, ask, ask_first
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -35,9 +35,10 @@ def rmsprop(
     inside = np.float32(options[3]) if options[6] == 1.0 else np.float32(0.0)
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         g = np.uint64(i) * width
@@ -74,9 +75,10 @@ def rmsprop_momentum(
     inside = np.float32(options[3]) if options[6] == 1.0 else np.float32(0.0)
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         b = s + width
@@ -115,9 +117,10 @@ def adadelta(
     eps = np.float32(options[3])
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         s = w + width
         x = s + width

@@ -1,6 +1,6 @@
-"""What optimizer kernels share: asking for rows ahead, and what may stand around a step.
+"""What optimizer kernels share: a sum, and what may stand around a step.
 
-Rooms before and after: the kernels of ``optim*.py`` call ``ask`` and ``mean_square``;
+Rooms before and after: the kernels of ``optim*.py`` call ``mean_square``;
 ``table.optimizer`` runs ``divide``, ``ready``, ``shrink`` and ``bound`` around a step, each only if the rule's
 text asks for it, so a table that does not use them pays nothing.
 
@@ -11,27 +11,10 @@ import numpy as np
 from numba import njit
 
 from pserver.arrays import Floats, RowIds
-from pserver.mix import prefetch
+from pserver.kernel.ahead import FAR, ask, ask_first
 
 POWERS = 2**24
 """Whole numbers that a float32 of state can count: beyond, adding 1 changes nothing."""
-
-AHEAD = 16
-"""Rows between asking for a row and working on it."""
-
-_LINE = 16  # float32 a cache line
-
-
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
-def ask(slab: Floats, start: int, stride: int) -> None:
-    """Prefetch every cache line of the row that begins at ``start``.
-
-    The caller looks up the row that comes ``AHEAD`` steps later by itself: with ``row_ids[i + AHEAD]``
-    in here the compiler no longer sees that the index is not negative, and the loop over the row
-    is 2.5 times slower on rows in cache.
-    """
-    for k in range(0, stride, _LINE):
-        prefetch(slab, start + k)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", inline="always")
@@ -74,9 +57,10 @@ def ready(
     """Write max(-limit, min(limit, g)) + decay * w: the gradients that the step will see."""
     step = np.uint64(stride)
     width = np.uint64(dim)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         g = np.uint64(i) * width
         for k in range(dim):
@@ -91,9 +75,10 @@ def shrink(slab: Floats, stride: int, dim: int, row_ids: RowIds, share: np.float
     Not as w * (1 - share), which loses the low bits of a small share.
     """
     step = np.uint64(stride)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         for k in range(dim):
             d = np.uint64(k)
@@ -106,9 +91,10 @@ def bound(
 ) -> None:
     """W = max(low, min(high, w)), for the named rows."""
     step = np.uint64(stride)
+    ask_first(slab, row_ids, stride, stride)
     for i in range(row_ids.size):
-        if i + AHEAD < row_ids.size:
-            ask(slab, row_ids[i + AHEAD] * stride, stride)
+        if i + FAR < row_ids.size:
+            ask(slab, row_ids[i + FAR] * stride, stride)
         w = np.uint64(row_ids[i]) * step
         for k in range(dim):
             d = np.uint64(k)

@@ -21,6 +21,7 @@ def hashes(keys: np.ndarray, out: np.ndarray) -> None:
 @njit(nogil=True)
 def touch(array: np.ndarray, index: int) -> None:
     mix.prefetch(array, index)
+    mix.prefetch_far(array, index)
 
 
 @given(st.lists(keys_strategy))
@@ -64,3 +65,4 @@ def test_prefetch_changes_nothing_when_the_index_is_anywhere() -> None:
 def test_prefetch_does_nothing_when_called_from_python() -> None:
     """Kernels run as plain Python too."""
     mix.prefetch(np.zeros(1), 5)
+    mix.prefetch_far(np.zeros(1), 5)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pserver.kernel import rows
 
-SIZES = (0, 1, 15, 16, 17, 40)  # around the 16 rows that a prefetch runs ahead
+SIZES = (0, 1, 11, 12, 13, 47, 48, 49)  # around the rows that are asked for ahead
 
 
 def slab_of(num_rows: int, stride: int) -> np.ndarray:
@@ -16,7 +16,7 @@ def slab_of(num_rows: int, stride: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("count", SIZES)
-@pytest.mark.parametrize(("dim", "stride"), [(1, 1), (3, 5), (16, 33)])
+@pytest.mark.parametrize(("dim", "stride"), [(1, 1), (3, 5), (16, 33), (70, 90)])
 def test_gather_copies_the_weights_when_rows_are_there(count: int, dim: int, stride: int) -> None:
     """Gather takes the first dim floats of each named row, repeats included."""
     slab = slab_of(9, stride)
