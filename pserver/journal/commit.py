@@ -23,6 +23,7 @@ import contextlib
 import math
 import os
 import threading
+import time
 from collections.abc import Callable
 
 import structlog
@@ -53,6 +54,7 @@ class Commit:
     Attributes:
         failure: why nothing is promised any more; empty: it is.
         listener: is called, in any thread, when others may hear of more records; None: nobody.
+        syncs, sync_s: how many there were, and the seconds that they took; the thread writes them.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Commit:
         """
         self.failure = ""
         self.listener: Callable[[], None] | None = None
+        self.syncs, self.sync_s = 0, 0.0
         self._fsync, self._interval_s, self._on_failure = fsync, interval_s, on_failure
         self._changed = threading.Condition()
         self._written = self._synced = 0  # sequences; under _changed, as is all that follows
@@ -154,10 +157,13 @@ class Commit:
             self._retired = []
             if not (always or self._has_work() or retired):
                 return
+        begin = time.perf_counter()
         try:
             for other in retired:
                 os.fdatasync(other)
             os.fdatasync(file)
+            self.syncs += 1
+            self.sync_s += time.perf_counter() - begin
         except OSError as error:
             self._fail(f"the journal could not be synced ({error}); restart this server")
         for other in retired:

@@ -135,6 +135,16 @@ class Journal:
         """Return the last position that is known to be durable."""
         return self._commit.synced
 
+    @property
+    def syncs(self) -> int:
+        """Return how often this process synced it."""
+        return self._commit.syncs
+
+    @property
+    def sync_s(self) -> float:
+        """Return the seconds that this took."""
+        return self._commit.sync_s
+
     def begin(self) -> None:
         """Say in the folder that this process writes it, and what it promises.
 

@@ -56,6 +56,7 @@ class Saves:
 
     Attributes:
         durable: what the next delta would be one to; None: a full save must come first.
+        pause_s, num_failed: the longest that the last save held up requests; saves that failed.
     """
 
     def __init__(self, shard: Shard, gate: Gate, align: Align, *, store: Store | None) -> None:
@@ -68,6 +69,7 @@ class Saves:
             store: where versions lie; None: there are none here.
         """
         self.durable: Durable | None = None
+        self.pause_s, self.num_failed, self._saved_s = 0.0, 0, time.monotonic()
         self._shard, self._gate, self._align, self._store = shard, gate, align, store
         self._save: Save | None = None
         self._put: dict[str, bytearray] = {}
@@ -266,6 +268,7 @@ class Saves:
                 log.exception("save failed by our own mistake", version=version)
             await self._fail(save, problem)
             return
+        self._saved_s, self.pause_s = time.monotonic(), save.progress.longest_pause_s
         save.is_published()  # last: who waits finds all of it done
         self._put.clear()
         self._say(save)
@@ -280,8 +283,13 @@ class Saves:
                     ending.gone(save.store, save.version)
                 )  # which is why nothing was written
             await asyncio.to_thread(save.store.abandon, save.version)
+        self.num_failed += 1
         save.progress.state, save.progress.error = "failed", text  # last: the next save may begin
         log.error("save failed", version=save.version, error=text)
+
+    def age_s(self) -> float:
+        """Return the seconds since the last version, or the start; 0 where there is no place for one."""
+        return 0.0 if self._store is None else time.monotonic() - self._saved_s
 
     def _say(self, save: Save) -> None:
         """Say that a version is there, if this process has logs: one that embeds shards has none."""

@@ -8,6 +8,7 @@ Owner: the event loop.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from pserver.errors import StandbyError
 from pserver.server.executor import Executor
@@ -17,6 +18,9 @@ from pserver.server.recording import Recorder
 from pserver.server.standby import Standby
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import build_small
+
+STATES: Final = ("ready", "standby", "failed", "cut off", "handed over")
+"""What a server may be; ``failed``: a standby that cannot follow any more."""
 
 
 @dataclass(slots=True)
@@ -42,11 +46,11 @@ class Role:
 
     @property
     def state(self) -> str:
-        """Return what status shows."""
+        """Return what status shows, one of ``STATES``."""
         if self.fence.place.newer:
             return "handed over"
         if self.standby is not None and not self.standby.is_promoted:
-            return "standby"
+            return "failed" if self.standby.failure else "standby"
         return "cut off" if self.fence.is_cut_off else "ready"
 
     def check(self, method: str) -> None:
@@ -75,7 +79,7 @@ class Role:
         """Answer Feed or Promote."""
         if method == "Feed":
             return await self.feed.answer(message)
-        if self.standby is not None and self.state in ("standby", "ready"):
+        if self.standby is not None and self.state in ("standby", "failed", "ready"):
             return await self.standby.promote(message)
         await self.fence.go_on_alone()
         position = await self.feed.go_on()

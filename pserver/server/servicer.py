@@ -28,13 +28,13 @@ from pserver.server.align import Align
 from pserver.server.bad_values import BadValues
 from pserver.server.checkpoint import Saves
 from pserver.server.dense import DenseMethods
+from pserver.server.durable_series import durable_series
 from pserver.server.executor import Executor
 from pserver.server.follow import refuse_change
 from pserver.server.gate import Gate
 from pserver.server.geo import GeoMethods
 from pserver.server.group import GROUP_METHODS, Group
 from pserver.server.group_series import group_series
-from pserver.server.journal_series import journal_series
 from pserver.server.leases import Leases
 from pserver.server.lifecycle import LifecycleMethods
 from pserver.server.load import Loads
@@ -97,8 +97,7 @@ class Servicer:
         self._run_of = dict.fromkeys(on_loop, self._executor.run_short)
         self._registry = Registry(storage=storage)
         self._once = Once()
-        self._tallies = Tallies()
-        self._bad_values = BadValues()
+        self._tallies, self._bad_values = Tallies(), BadValues()
         self._geo = GeoMethods(self._registry, check_incarnation=self._check_incarnation)
         self._progress = Progress()
         self._waiting = Waiting(self._progress)
@@ -115,7 +114,8 @@ class Servicer:
         self.pushes = self._make_pushes()
         self._started_s = time.monotonic()
         groups = group_series(self._group.members, self._group.rounds)
-        self.metrics = Metrics([*series(self._report), *groups, *journal_series(self.role.feed)])
+        durable = durable_series(self.role, lambda: self._saves)
+        self.metrics = Metrics([*series(self._report), *groups, *durable])
         self._work = self._methods()
         self._gate = Gate()
         self.quota: Quota | None = None  # asked before anything is recorded; a replay does not ask

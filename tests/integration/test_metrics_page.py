@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import pserver
 from pserver.server.methods import METHODS
+from pserver.server.role import STATES
 from tests.integration.servers import WAIT_S, Server, endpoints, servers
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "metrics.txt"
@@ -98,7 +99,7 @@ def test_label_values_are_bounded(families: list[Metric]) -> None:
         "method": set(METHODS),
         "code": {code.name for code in grpc.StatusCode},
         "table": {*TABLES, DENSE},
-        "state": {"absent", "live", "expired", "left", "dropped"},
+        "state": {"absent", "live", "expired", "left", "dropped", *STATES},
         "quantile": {"0.5", "0.99", "1.0"},
     }
 

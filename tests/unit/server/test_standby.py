@@ -22,8 +22,8 @@ from pserver.journal.folder import segments
 from pserver.journal.writer import Begun, Journal
 from pserver.server import copies, feed
 from pserver.server.copies import BASE, Copies
+from pserver.server.durable_series import durable_series
 from pserver.server.fence import PROMISE_S
-from pserver.server.journal_series import journal_series
 from pserver.server.servicer import Servicer
 from pserver.server.standby import Standby, stand_by
 from pserver.v1 import pserver_pb2 as pb
@@ -256,7 +256,9 @@ def test_standby_goes_on_after_a_restart_and_refuses_another_history(tmp_path: P
         await standby._follow(wait_s=0.0, timeout_s=WAIT_S, hand_over=False)
         assert await own(second, lambda: state_of(second)) == state_of(primary)
         await standby._follow(wait_s=0.0, timeout_s=WAIT_S, hand_over=False)  # which acknowledges
-        page = {s.name: dict(s.read()) for s in journal_series(primary.role.feed)}
+        page = {
+            s.name: dict(s.read()) for s in durable_series(primary.role, lambda: primary._saves)
+        }
         assert page["standby_lag_records"] == {(): 0.0}
         assert page["journal_records_total"] == {(): float(standby.journal.position)}
         assert page["journal_unsynced_records"] == page["journal_records_total"]  # fsync is off
