@@ -20,7 +20,7 @@ from bench.common import DIM, distinct_keys, fill_keys, process, wait_ready
 from pserver.arrays import Keys
 from pserver.client.saving import Saved
 
-ROWS = 8_000_000
+ROWS = 10_000_000
 _TURNS = 3
 _BLOCK = 32 << 20  # as the files of a save
 _BEFORE_S = 3.0

@@ -8,8 +8,8 @@ key. So a load on another number of shards reads the files that its partitions l
 
 What always holds: a table's files hold each row of its cut once. Owner: the thread of a save.
 
-Memory: the pieces of one file, once more as columns, once more as bytes: three times ``CHUNK_BYTES``,
-and the rows kept aside for later partitions.
+Memory: the pieces of one file, once more as columns, and the columns of the file before, which is being
+written: three times ``CHUNK_BYTES``, and the rows kept aside for later partitions.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ CHUNK_BYTES = 32 << 20
 """Bytes of rows a file: 400,000 rows of dim 16 with adagrad."""
 
 Write = Callable[[str, Encoded], None]
-"""Takes a file's name and what it holds, which is durable when it returns."""
+"""Takes a file's name and what it holds, which must not change any more."""
 
 Keep = Callable[[Arrays], NDArray[np.bool_]]
 """Says of a table's columns which rows are written."""

@@ -1,4 +1,4 @@
-"""One save on one shard: the cut in the owner thread, the files in another.
+"""One save on one shard: the cut in the owner thread, sorting in another, the disk in a third.
 
 Rooms before and after: ``checkpoint`` takes it from step to step as the saving client asks;
 ``table.history`` and ``table.dense_dump`` hold the cuts; ``checkpoint.snapshot`` makes files.
@@ -10,6 +10,7 @@ the owner thread.
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import os
 import threading
@@ -56,7 +57,10 @@ def _step_back() -> None:
 
 
 _THREAD = concurrent.futures.ThreadPoolExecutor(1, "pserver-save", initializer=_step_back)
-"""Sorts, hashes and writes for all shards of this process."""
+"""Sorts and hashes for all shards of this process, while the file before is being written."""
+
+_DISK = concurrent.futures.ThreadPoolExecutor(1, "pserver-disk")
+"""Writes and syncs for all shards of this process, which is waiting for the most part."""
 
 SLICE_BYTES = 1 << 20
 """Rows copied between two requests: about a millisecond."""
@@ -140,6 +144,7 @@ class Save:
     _task: asyncio.Task[None] | None = None
     _begin_s: float = 0.0
     _num_put: int = 0
+    _writing: "concurrent.futures.Future[None] | None" = None
 
     async def cut(self, epoch: int, *, incarnation: int, check: Callable[[], None]) -> None:
         """Mark the instant, and begin to copy.
@@ -252,6 +257,8 @@ class Save:
             error = f"{type(problem).__name__}: {problem}"
             log.exception("save failed by our own mistake", version=self.version)
         finally:
+            with contextlib.suppress(PserverError):  # of a save that fails: nothing is written late
+                await self._aside(self._settle)
             await self._own(self._end_cuts)  # before anybody hears of it: the next cut may come
             self.progress.state, self.progress.error = state, error
 
@@ -297,8 +304,16 @@ class Save:
     # --- in another thread --------------------------------------------------------------------
 
     def _write(self, name: str, data: Encoded) -> None:
-        self.store.write(self.version, name, data)
+        """Let a file be written, once the one before is: one file waits at most."""
+        self._settle()
+        self._writing = _DISK.submit(self.store.write, self.version, name, data)
         self.progress.bytes += data.num_bytes
+
+    def _settle(self) -> None:
+        """Return when what was to be written is durable, or raise why it is not."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def _write_part(self) -> None:
         """Write what the shard remembers beside tables, and what the manifest says of it."""
@@ -321,4 +336,5 @@ class Save:
         part = Part(save_id=self.save_id, shard=entry, tables=self._tables, files=self._files)
         self.progress.rows = sum(file.rows for file in self._files if file.kind == "rows")
         data = memoryview(part.model_dump_json().encode())
+        self._settle()
         self.store.write(self.version, part_name(shard), encoded([data]))
