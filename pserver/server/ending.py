@@ -12,8 +12,9 @@ What always holds: a wait ends ``IDLE_S`` after the last thing that came. Owner:
 
 import asyncio
 import contextlib
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pserver.checkpoint.manifest import part_name
 from pserver.checkpoint.store import Store
@@ -38,10 +39,21 @@ async def parts_of_all(store: Store, version: str, *, num_shards: int) -> None:
         if not store.has_begun(version):
             raise gone(store, version)
         sizes = store.sizes_begun(version)
-        late = [shard for shard in range(num_shards) if part_name(shard) not in sizes]
+        late = [shard for shard in range(num_shards) if not _is_left(store, version, shard, sizes)]
         return not late, sum(sizes.values()), f"shards {', '.join(map(str, late))}"
 
     await _until(look, version)
+
+
+def _is_left(store: Store, version: str, shard: int, sizes: Mapping[str, int]) -> bool:
+    """Return whether a shard's part is there, whole: a file is seen before it is written to its end."""
+    if part_name(shard) not in sizes:
+        return False
+    try:
+        json.loads(store.read_begun(version, part_name(shard)))
+    except ValueError:
+        return False
+    return True
 
 
 async def published(store: Store, version: str) -> None:

@@ -104,3 +104,19 @@ def test_parts_of_two_saves_make_no_version(tmp_path: Path) -> None:
     finally:
         for shard in shards:
             shard.close()
+
+
+def test_a_part_counts_once_it_is_written_to_its_end(tmp_path: Path) -> None:
+    """Shard 0 sees the first bytes of another shard's part, and does not take them for the part."""
+    store = LocalStore(tmp_path)
+    store.begin("v00000001")
+    (tmp_path / ".saving-v00000001" / "part-00000.json").write_text('{"shard": 1')
+
+    async def wait() -> bool:
+        waiting = asyncio.ensure_future(ending.parts_of_all(store, "v00000001", num_shards=1))
+        done, _ = await asyncio.wait([waiting], timeout=0.1)
+        (tmp_path / ".saving-v00000001" / "part-00000.json").write_text('{"shard": 1}')
+        await asyncio.wait_for(waiting, 30.0)
+        return bool(done)
+
+    assert not asyncio.run(wait())
