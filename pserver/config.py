@@ -169,6 +169,13 @@ class ServeSettings(TlsSettings):
         int | None,
         Field(ge=1, description="new rows a table and request; none: any"),
     ] = None
+    on_full: Annotated[
+        Literal["deny", "evict"],
+        Field(
+            description="at table_rows_max or table_bytes_max: refuse new rows, or let the rows go that "
+            "were written longest ago (of tables made from then on)"
+        ),
+    ] = "deny"
     drain_s: Annotated[
         float,
         Field(ge=0.0, le=3600.0, description="seconds that calls in flight get after SIGTERM"),
@@ -239,6 +246,13 @@ class ServeSettings(TlsSettings):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="least level of a log line")
     ] = "info"
+
+    @model_validator(mode="after")
+    def _check_quotas(self) -> Self:
+        """Refuse what to do at a limit that there is not."""
+        if self.on_full == "evict" and self.table_rows_max is None and self.table_bytes_max is None:
+            raise ValueError("on_full evict needs table_rows_max or table_bytes_max: what is full")
+        return self
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

@@ -78,6 +78,8 @@ class GrpcChannel:
         """Return our error for gRPC's, with the endpoint in front."""
         metadata = [(str(key), value) for key, value in error.trailing_metadata() or ()]
         text = error.details() or error.code().name
+        if error.code() is grpc.StatusCode.UNAVAILABLE and "closed" in text:
+            text += self.connection.hint
         ours = from_status(error.code(), f"{method} at {self._endpoint}: {text}", metadata)
         if isinstance(ours, DeadlineError):
             return no_answer(method, self._endpoint, timeout_s)

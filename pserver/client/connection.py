@@ -24,6 +24,7 @@ class Connection:
 
     Attributes:
         more_metadata: that each call carries beside the token.
+        has_answered: whether a server ever did.
     """
 
     def __init__(self, endpoint: str, credentials: Credentials) -> None:
@@ -31,6 +32,7 @@ class Connection:
         self._endpoint = endpoint
         self._credentials = credentials
         self.more_metadata: Metadata = ()
+        self.has_answered = False
         self._old: set[asyncio.Task[None]] = set()
         self._open()
 
@@ -44,14 +46,21 @@ class Connection:
             AioRpcError: as gRPC has it.
         """
         try:
-            return await self._once(method, message, timeout_s)
+            return await self._noted(method, message, timeout_s)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 self._renew()
             is_refused = error.code() is grpc.StatusCode.UNAUTHENTICATED
             if not (is_refused and self._credentials.renew_token()):
                 raise
-        return await self._once(method, message, timeout_s)
+        return await self._noted(method, message, timeout_s)
+
+    @property
+    def hint(self) -> str:
+        """Return what a connection that the other side closed at once may come from; empty: not known."""
+        if self.has_answered or self._credentials.is_tls:
+            return ""
+        return "; does that server speak TLS? Then give --tls-cert, --tls-key and --tls-ca"
 
     async def close(self) -> None:
         """Close it, and those before it."""
@@ -64,6 +73,11 @@ class Connection:
         self._generation = self._credentials.generation
         self._channel = self._credentials.open(self._endpoint)
         self._methods: dict[str, Call] = {}
+
+    async def _noted(self, method: str, message: bytes, timeout_s: float) -> bytes:
+        reply = await self._once(method, message, timeout_s)
+        self.has_answered = True
+        return reply
 
     def _once(self, method: str, message: bytes, timeout_s: float) -> Awaitable[bytes]:
         stub = self._methods.get(method)

@@ -63,6 +63,11 @@ class Credentials:
         """Return how often the certificates were read anew."""
         return 0 if self._tls is None else self._tls.generation
 
+    @property
+    def is_tls(self) -> bool:
+        """Return whether servers are shown a certificate."""
+        return self._tls is not None
+
     def open(self, endpoint: str) -> grpc.aio.Channel:
         """Return a connection to be made to a server."""
         if self._tls is None:

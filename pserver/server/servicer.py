@@ -99,9 +99,8 @@ class Servicer:
         self._once = Once()
         self._tallies, self._bad_values = Tallies(), BadValues()
         self._geo = GeoMethods(self._registry, check_incarnation=self._check_incarnation)
-        self._progress = Progress()
+        self._progress, self._recorder = Progress(), Recorder()
         self._waiting = Waiting(self._progress)
-        self._recorder = Recorder()
         self.role = Role.of(self._recorder, self._executor)
         self._group = Group(
             self._executor,
@@ -116,8 +115,7 @@ class Servicer:
         groups = group_series(self._group.members, self._group.rounds)
         durable = durable_series(self.role, lambda: self._saves)
         self.metrics = Metrics([*series(self._report), *groups, *durable])
-        self._work = self._methods()
-        self._gate = Gate()
+        self._work, self._gate = self._methods(), Gate()
         self.quota: Quota | None = None  # asked before anything is recorded; a replay does not ask
         self._saves, self.loads, self.recovery = self._checkpoints(
             store, functools.partial(Registry, storage=storage)
@@ -308,6 +306,8 @@ class Servicer:
         run = self._run_of.get(method, self._executor.run)
         if method == "Push" and self._group.members.is_sync:
             run = self._executor.run  # it may close a round: the work of all trainers' parts
+        if self.quota is not None:
+            message = self.quota.adapted(method, message)
         work = functools.partial(self._work[method], message)
         entry = METHODS[method]
         if entry.effect is Effect.WRITES:

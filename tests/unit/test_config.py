@@ -20,7 +20,7 @@ KINDS: tuple[type[Settings], ...] = (ServeSettings, ClientSettings)
             r"unknown setting 'shrads'; did you mean 'shards'\? Valid: acknowledge, bind,",
         ),
         (ClientSettings, "timeout", r"unknown setting 'timeout'; did you mean 'timeout_s'\?"),
-        (ClientSettings, "zzz", r"unknown setting 'zzz'; valid: promote_after_s, .*, window"),
+        (ClientSettings, "zzz", r"unknown setting 'zzz'; valid: .*retry, .*, window"),
     ],
 )
 def test_the_nearest_name_is_shown_when_a_setting_is_unknown(
@@ -97,6 +97,7 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
         "table_bytes_max": 9,
         "new_rows_per_minute": 10,
         "new_rows_per_call": 11,
+        "on_full": "evict",
         "queue_max": 7,
         "rule": "own.py:Mine",
         "storage_dir": "/fast",
@@ -115,6 +116,7 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
         "try_timeout_s": 0.5,
         "retry": 4,
         "promote_after_s": 30.0,
+        "on_restart": "go_on",
         "send_queue_size": 5,
         "send_queue_bytes": 99,
         "window": 2,
@@ -131,6 +133,7 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
         ({"restore": "3", "journal": "j"}, "restore of a version needs checkpoint_dir"),
         ({"standby_of": "h:1"}, "standby_of and acknowledge need journal"),
         ({"acknowledge": "standby"}, "standby_of and acknowledge need journal"),
+        ({"on_full": "evict"}, "on_full evict needs table_rows_max or table_bytes_max"),
         ({"fsync": "always"}, "fsync and fsync_interval_ms need journal"),
         ({"fsync_interval_ms": 5.0}, "fsync and fsync_interval_ms need journal"),
     ],

@@ -117,6 +117,27 @@ def test_a_client_takes_other_certificates_when_it_connects_again(tmp_path: Path
     with_server(theirs, work)
 
 
+def test_a_plain_client_is_told_of_tls_when_its_connection_is_closed(tmp_path: Path) -> None:
+    """A server that speaks TLS closes it without a word; once it answered, another reason is likelier."""
+    own = made(tmp_path / "own")
+
+    async def work(_: Servicer, listening: Listening) -> None:
+        plain = GrpcChannel(f"localhost:{listening.port}")
+        with pytest.raises(pserver.UnavailableError, match=r"speak TLS.*--tls-cert, --tls-key"):
+            await describe(plain)
+        plain.connection.has_answered = True
+        with pytest.raises(pserver.UnavailableError) as caught:
+            await describe(plain)
+        assert "TLS" not in str(caught.value)
+        shown = GrpcChannel(f"localhost:{listening.port}", credentials(own))
+        assert await describe(shown)
+        assert shown.connection.hint == ""
+        for channel in (plain, shown):
+            await channel.close()
+
+    with_server(own, work)
+
+
 def test_a_client_sends_its_new_token_when_the_old_one_is_refused(tmp_path: Path) -> None:
     """A token that is renewed on both sides costs no call."""
     own = made(tmp_path / "own")

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,11 @@ from pserver.server.quota import Lately, Quota, Quotas, quota_of
 from pserver.server.servicer import Servicer
 from pserver.spec import TableSpec
 from pserver.v1 import pserver_pb2 as pb
+from pserver.wire.messages import Stamp
 from pserver.wire.small import proto_of
 from tests.unit.server import replay
 from tests.unit.server.messages import call, create, pull, push, push_bytes, stats
+from tests.unit.server.test_replay import prepared
 
 SPEC = TableSpec(name="ads", dim=1, optimizer="sgd:lr=1", initializer="zeros")
 TEN = list(range(10))
@@ -28,11 +31,11 @@ class Clock:
         return self.now_s
 
 
-def limited(spec: TableSpec = SPEC, **limits: int) -> tuple[Servicer, Clock]:
+def limited(spec: TableSpec = SPEC, **limits: Any) -> tuple[Servicer, Clock]:
     """Return a shard with a table and quotas, and their clock."""
     servicer, clock = Servicer(shard=0, num_shards=1, queue_max=8), Clock()
     create(servicer, spec)
-    servicer.quota = Quota(Quotas(**limits), servicer._registry, servicer._once, 1, now=clock)
+    servicer.quota = Quota(Quotas(**limits), servicer.pushes, 1, now=clock)
     return servicer, clock
 
 
@@ -94,9 +97,7 @@ def test_bytes_are_counted_with_the_index_when_rows_are_made() -> None:
     servicer, _ = limited()
     table = servicer._registry.get("ads")
     limit = 10 * table.keeping.row_bytes
-    servicer.quota = Quota(
-        Quotas(table_bytes_max=limit), servicer._registry, servicer._once, 1, now=Clock()
-    )
+    servicer.quota = Quota(Quotas(table_bytes_max=limit), servicer.pushes, 1, now=Clock())
     send(servicer, "Push", TEN)
 
     with pytest.raises(pserver.QuotaError, match=f"at most {limit} are allowed"):
@@ -218,4 +219,82 @@ def test_a_refused_call_leaves_no_record_when_there_is_a_journal(tmp_path: Path)
 
     before, after = asyncio.run(told())
 
+    assert before == after
+
+
+@pytest.mark.parametrize("admission", ["always", "count:n=2"])
+def test_parts_of_a_round_count_together_when_they_wait_for_it(admission: str) -> None:
+    """One part fits and two do not: the second is refused, and the round ends without its rows."""
+
+    async def check() -> None:
+        servicer = replay.shard()
+        sender = await prepared(servicer)
+        spec = TableSpec(name="few", dim=1, optimizer="sgd:lr=1", admission=admission)
+        await sender.do(("Drop", "few"))
+        await sender.do(("CreateTable", spec))
+        servicer.quota = Quota(Quotas(table_rows_max=10), servicer.pushes, 1)
+        for who in (0, 1):
+            await sender.do(("join", who))
+
+        async def part(who: int, number: int, keys: list[int]) -> None:
+            sender.counter += 1
+            twice = keys if admission == "always" else [*keys, *keys]  # so they are let in
+            message = sender.built(who, "few", twice, 1.0, Stamp(number, 1, 1))
+            await servicer.call("Push", message)
+
+        table = servicer._registry.get("few")
+        await part(0, 1, list(range(8)))
+        with pytest.raises(pserver.QuotaError, match="from 0 to 11 rows"):
+            await part(1, 1, [7, 20, 21, 22])
+        await part(1, 1, [7, 20])  # one of them is the other part's too
+        assert table.num_rows == 9
+        await part(0, 2, [30])
+        await part(1, 2, list(range(8)))
+        assert table.num_rows == 10
+        with pytest.raises(pserver.QuotaError, match="from 10 to 11 rows"):
+            await part(0, 3, [31])
+        servicer.close()
+
+    asyncio.run(check())
+
+
+def test_rows_fall_out_when_a_full_table_evicts_by_the_server(tmp_path: Path) -> None:
+    """With on_full evict a table is made with the limit in its spec; a lower one of its own stays."""
+
+    async def made() -> tuple[list[str], object, object]:
+        servicer = replay.shard()
+        await replay.begin(servicer, tmp_path / "journal")
+        settings = ServeSettings(table_rows_max=2000, on_full="evict")
+        servicer.quota = quota_of(settings, servicer.pushes)
+        rules = ["none", "lru:rows=500", "lfu:rows=1e6", "lru:bytes=5e6"]
+        specs = [
+            TableSpec(name=f"t{i}", dim=1, optimizer="sgd:lr=1", evict=rule)
+            for i, rule in enumerate(rules)
+        ]
+        for spec in (*specs, specs[0]):  # again by the next trainer: the same table
+            message = pb.CreateTableRequest(spec=proto_of(spec)).SerializeToString()
+            await servicer.call("CreateTable", message)
+        for counter in range(1, 6):
+            keys = list(range(1000 * counter, 1000 * counter + 1000))
+            await servicer.call(
+                "Push", bytes(push_bytes({"t0": (keys, [1.0] * 1000)}, counter=counter))
+            )
+        assert 1000 <= servicer._registry.get("t0").num_rows <= 2000
+        kept = [str(servicer._registry.get(spec.name).spec.evict) for spec in specs]
+        before = await replay.image(servicer, tmp_path / "journal", tmp_path / "copy")
+        servicer.close()
+        again = replay.shard()  # without quotas
+        await replay.begin(again, tmp_path / "copy")
+        after = await replay.own(again, lambda: replay.state_of(again))
+        again.close()
+        return kept, before, after
+
+    kept, before, after = asyncio.run(made())
+
+    assert kept == [
+        "lru:rows=2000",
+        "lru:rows=500",
+        "lfu:rows=2000,half_life=10000",
+        "lru:rows=2000,bytes=5000000",
+    ]
     assert before == after
