@@ -243,7 +243,7 @@ class Pipeline:
             if stage == self._last:
                 grads = (torch.ones_like(held.outputs[0]),)
             given = self._gradients(held, stage, grads)
-        if self.timetable.schedule != "zero-bubble":
+        if self.timetable.schedule != "zero_bubble":
             del self._held[stage, part]
         if stage > 0:
             leaves = tuple(None if grad is None else _leaf(grad) for grad in given)
@@ -259,7 +259,7 @@ class Pipeline:
             if output.requires_grad and grad is not None
         ]
         outputs, roots = [output for output, _ in pairs], [grad for _, grad in pairs]
-        if self.timetable.schedule != "zero-bubble":
+        if self.timetable.schedule != "zero_bubble":
             if pairs:
                 torch.autograd.backward(outputs, roots)
             # The first stage's inputs are parts of the caller's, to whom their gradients went.

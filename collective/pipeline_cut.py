@@ -171,19 +171,22 @@ def _begins_even(
     if not example:
         raise GroupError("give cuts, or an example batch so that they can be chosen")
     nodes = [node for node in graph.nodes if node.op not in _FREE]
-    seconds = _measure(model, graph, nodes, example)
+    seconds, no_tensors = _measure(model, graph, nodes, example)
     if group is not None:
         group.maximum(seconds, what="choosing the cuts of a pipeline")
     num_bytes = torch.tensor(_parameter_bytes(model, nodes), dtype=torch.float64)
     weights = seconds / seconds.sum() + num_bytes / num_bytes.sum().clamp(min=1.0)
-    whole = _ends_between_parameters(model, nodes)
+    crossing = {
+        end: _crossing(graph, nodes, end - 1) for end in _ends_between_parameters(model, nodes)
+    }
+    whole = [end for end, values in crossing.items() if no_tensors.isdisjoint(values)]
     # Where one value alone crosses, a cut costs least. Where there are too few of these, anywhere.
-    ends = [end for end in whole if len(_crossing(graph, nodes, end - 1)) <= 1]
+    ends = [end for end in whole if len(crossing[end]) <= 1]
     ends = ends if len(ends) >= stages else whole
     if len(ends) < stages:
         raise GroupError(
             f"{stages} stages, but only {len(ends) - 1} places where no parameter is used on both "
-            "sides; take fewer stages"
+            "sides and only tensors cross; take fewer stages"
         )
     begins = [0, *ends[:-1]]
     loads = [float(weights[begin:end].sum()) for begin, end in zip(begins, ends, strict=True)]
@@ -238,9 +241,14 @@ def _cuts_within(loads: Sequence[float], parts: int, limit: float) -> list[int] 
 
 def _measure(
     model: nn.Module, graph: fx.Graph, nodes: Sequence[fx.Node], example: tuple[Tensor, ...]
-) -> Tensor:
-    """Return the least seconds of each operation in some forward passes, (nodes,) float64."""
+) -> tuple[Tensor, set[fx.Node]]:
+    """Return the least seconds of each operation in some forward passes, and what gives no tensor.
+
+    Returns:
+        (nodes,) float64; and the operations whose value cannot go between stages.
+    """
     best = dict.fromkeys(nodes, math.inf)
+    no_tensors: set[fx.Node] = set()
 
     class Stopwatch(fx.Interpreter):
         @override
@@ -249,6 +257,8 @@ def _measure(
             result: object = super().run_node(n)
             if n in best:
                 best[n] = min(best[n], time.perf_counter() - begin)
+            if not isinstance(result, Tensor):
+                no_tensors.add(n)
             return result
 
     stopwatch = Stopwatch(model, graph=graph)
@@ -258,7 +268,7 @@ def _measure(
             stopwatch.run(*example)
         for name, buffer in model.named_buffers():  # running means moved
             buffer.copy_(kept[name])
-    return torch.tensor([best[node] for node in nodes], dtype=torch.float64)
+    return torch.tensor([best[node] for node in nodes], dtype=torch.float64), no_tensors
 
 
 def _parameter_bytes(model: nn.Module, nodes: Sequence[fx.Node]) -> list[int]:

@@ -92,7 +92,12 @@ class Parcel:
 
 
 class PipelineQueue:
-    """One rank's end of the connections to all others. Close it at the end, on all ranks."""
+    """One rank's end of the connections to all others. Close it at the end, on all ranks.
+
+    Attributes:
+        bytes_max: that wait at the most, each way.
+        wait_s: seconds that the owner waited, for what came and for room.
+    """
 
     def __init__(self, group: Group, *, bytes_max: int = BYTES_MAX) -> None:
         """Start the threads.
@@ -102,6 +107,7 @@ class PipelineQueue:
             bytes_max: that wait at the most, each way.
         """
         self.bytes_max = bytes_max
+        self.wait_s = 0.0
         self._group = group
         self._others = [rank for rank in range(group.world_size) if rank != group.rank]
         self._lock = threading.Condition()
@@ -278,13 +284,15 @@ class PipelineQueue:
 
     @contextlib.contextmanager
     def _waits(self) -> Iterator[None]:
-        """Let parcels come in past the bound."""
+        """Let parcels come in past the bound, and count the time."""
+        begin_s = time.perf_counter()
         self._owner_waits = True
         self._lock.notify_all()
         try:
             yield
         finally:
             self._owner_waits = False
+            self.wait_s += time.perf_counter() - begin_s
 
     def _until(self, is_so: Callable[[], bool], rank: int, what: str) -> None:
         """Wait, with the lock held, until something is so that a rank brings about."""

@@ -14,7 +14,7 @@ schedule                stages of rank r of R               under way on rank r 
 ``gpipe``               r                                   all M, so every forward comes first
 ``1f1b``                r                                   R - r
 ``interleaved``         r, R + r, 2R + r, ... (v of them)   2 (R - r - 1) + (v - 1) R + 1
-``zero-bubble``         r; gradients of weights fill gaps   R - r, and R until the weights have theirs
+``zero_bubble``         r; gradients of weights fill gaps   R - r, and R until the weights have theirs
 ======================  ==================================  =======================================
 
 What always holds: a timetable that was returned runs to its end for any speed of the ranks, with any number
@@ -36,7 +36,7 @@ from collective.errors import GroupError
 Kind = Literal["F", "B", "W"]
 """Forward; backward (with zero bubble of the inputs alone); backward of the weights alone."""
 
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
 
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 

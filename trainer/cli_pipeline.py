@@ -9,7 +9,7 @@ import pserver
 if TYPE_CHECKING:
     from collective.pipeline_timetable import Schedule
 
-_SCHEDULES: tuple["Schedule", ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+_SCHEDULES: tuple["Schedule", ...] = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 """As in ``collective.pipeline_timetable``, which loads torch; a test compares them."""
 
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from pserver import AccessSettings, ClientSettings, Settings
 from trainer.every import every_of
-from trainer.split import SplitSettings, refuse_idle
+from trainer.split import SplitSettings, is_split, refuse_idle
 from trainer.strategy import Strategy
 
 TRAINERS_MAX = 1024
@@ -368,7 +368,7 @@ class RunSettings(Strategy, DataSettings, SplitSettings, AccessSettings):
     def strategy(self) -> Strategy:
         """Return how trainers work together; the dense part of several is on the servers if not averaged."""
         given = {n: getattr(self, n) for n in Strategy.model_fields if n in self.model_fields_set}
-        if self.trainers > 1 and self.dense != "allreduce" and self.role == "all":
+        if self.trainers > 1 and self.dense != "allreduce" and not is_split(self):
             given["dense"] = "pserver"
         return Strategy(**given)
 

@@ -1,4 +1,4 @@
-"""The optimizer of the dense part: torch's own, by the same short text as a table's rule.
+"""The dense part of a run: its module, device and optimizer, torch's own by the same short text as a table's rule.
 
 Rooms before and after: ``cli`` brings ``adam:lr=0.001``; ``loop`` steps what is made here.
 """
@@ -11,6 +11,10 @@ from torch import nn, optim
 
 import pserver
 from pserver import parse_rule
+from trainer.config import RunSettings
+from trainer.data import Data
+from trainer.errors import TrainerError
+from trainer.model import MODELS, make_model
 
 _DEFAULTS: Mapping[str, tuple[type[optim.Optimizer], Mapping[str, float]]] = {
     "sgd": (optim.SGD, {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}),
@@ -64,6 +68,26 @@ def make_dense_optimizer(
         return kind(list(parameters), **arguments)  # type: ignore[arg-type]
     except ValueError as error:
         raise pserver.ConfigError(f"{where}: {text}: {error}") from None
+
+
+def make_dense_module(settings: RunSettings, data: Data) -> tuple[nn.Module, int]:
+    """Return the dense part of a run's model, and the dim of its rows.
+
+    Raises:
+        pserver.ConfigError: the dim does not suit the model.
+    """
+    dim = settings.dim or MODELS[settings.model].default_dim
+    try:
+        module = make_model(
+            settings.model,
+            num_slots=data.num_slots,
+            num_dense=data.num_dense,
+            dim=dim,
+            seed=settings.seed,
+        )
+    except TrainerError as error:
+        raise pserver.ConfigError(f"--dim: {error}") from error
+    return module, dim
 
 
 def choose_device(name: str) -> torch.device:

@@ -30,11 +30,7 @@ from trainer.split_dense import SplitDense
 
 
 class DenseElsewhere(SplitDense):
-    """A dense module without parameters, and what steps it. A context: its end is told to the others.
-
-    Attributes:
-        wait_s: seconds that the training thread waited for dense trainers.
-    """
+    """A dense module without parameters, and what steps it."""
 
     def __init__(self, sender: Sender, *, parts: int) -> None:
         """Take the connections.
@@ -44,21 +40,17 @@ class DenseElsewhere(SplitDense):
             parts: micro-batches of a batch.
         """
         super().__init__()
-        self.wait_s = 0.0
+        self._wait_s = 0.0
         self._sender = sender
         self._parts = parts
 
-    def __enter__(self) -> "DenseElsewhere":
-        """Begin."""
-        return self
-
+    @override
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Say goodbye to the dense trainers, or tell them why this one ends."""
         if error is None:
             self._sender.close()
         else:
@@ -73,7 +65,7 @@ class DenseElsewhere(SplitDense):
             self._sender.send(part, weight=float(len(part[0]))) for part in self._split(*tensors)
         ]
         came = [answer.result() for answer in answers]
-        self.wait_s += time.perf_counter() - begin_s
+        self._wait_s += time.perf_counter() - begin_s
         gradient = torch.cat([tensors[0] for tensors in came]) / len(rows)
         rows.backward(gradient)  # type: ignore[no-untyped-call]
         logits = torch.cat([tensors[1] for tensors in came])
@@ -95,6 +87,10 @@ class DenseElsewhere(SplitDense):
         """End training well: wait for the last step, and tell that no more comes."""
         self._sender.wait_step()
         self._sender.done()
+
+    @override
+    def facts(self, *, seconds: float) -> dict[str, float]:
+        return {"dense_wait_share": self._wait_s / seconds if seconds else 0.0}
 
     def _split(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
         """Return the tensors in micro-batches; fewer where there are not enough samples."""

@@ -20,21 +20,22 @@ from trainer.checkpoint import RunCheckpoints
 from trainer.config import RunSettings
 from trainer.data import Data, choose_data, passes, share
 from trainer.dataset import Batch
-from trainer.dense import choose_device, make_dense_optimizer
-from trainer.dense_elsewhere import DenseElsewhere, reach_dense_trainers
+from trainer.dense import choose_device, make_dense_module, make_dense_optimizer
+from trainer.dense_elsewhere import reach_dense_trainers
+from trainer.dense_in_stages import example_of, make_dense_in_stages
 from trainer.embedding import EmbeddingBag
-from trainer.errors import TrainerError
 from trainer.job_dense import run_dense, run_facts
+from trainer.job_stage import run_stage
 from trainer.loop import CtrModel, DenseStep, Score, StepReport, score, train
 from trainer.meet import meet
-from trainer.model import MODELS, make_model
 from trainer.modes import Mode, make_mode
 from trainer.modes.dense import DenseOnServers
 from trainer.modes.dense_ranks import DenseOverRanks, make_dense_over_ranks
 from trainer.modes.grouped import GroupMode
 from trainer.progress import ProgressView, Tell
 from trainer.ranges import RangeSource, choose_range_rows
-from trainer.split import in_force
+from trainer.split import in_force, share_of, stage_rank
+from trainer.split_dense import SplitDense
 from trainer.summary import Summary, finite, lost_texts
 from trainer.watch import Facts, Watch, warnings
 from trainer.ways import ways_text
@@ -69,17 +70,7 @@ def make_ctr_model(mode: Mode, settings: RunSettings, data: Data) -> tuple[CtrMo
         pserver.SpecMismatchError: the servers have the table with another spec.
     """
     device = choose_device(settings.device_here)
-    dim = settings.dim or MODELS[settings.model].default_dim
-    try:
-        dense = make_model(
-            settings.model,
-            num_slots=data.num_slots,
-            num_dense=data.num_dense,
-            dim=dim,
-            seed=settings.seed,
-        )
-    except TrainerError as error:  # the dim does not suit the model
-        raise pserver.ConfigError(f"--dim: {error}") from error
+    dense, dim = make_dense_module(settings, data)
     bag = EmbeddingBag(
         mode,
         TABLE,
@@ -101,6 +92,9 @@ def make_ctr_model(mode: Mode, settings: RunSettings, data: Data) -> tuple[CtrMo
     if settings.role == "embed":  # the module that was made has shown that the dim suits the model
         elsewhere = reach_dense_trainers(settings, run_facts(settings, data, dim=dim))
         return CtrModel(bag, elsewhere, device=device), elsewhere
+    if settings.stages > 1:
+        staged = make_dense_in_stages(settings, dense, example_of(data, settings, dim=dim))
+        return CtrModel(bag, staged, device=device), staged
     return CtrModel(bag, dense, device=device), _dense_step(mode, settings, dense.to(device))
 
 
@@ -144,17 +138,15 @@ def run(
 def _run(settings: RunSettings, on_step: Callable[[StepReport], None], tell: Tell) -> Summary:
     if settings.role == "dense":
         return run_dense(settings, on_step=on_step, tell=tell)
+    if stage_rank(settings):
+        return run_stage(settings, on_step=on_step, tell=tell)
     pserver.load_rules(settings.rule)
     data = choose_data(settings, batch_size=settings.batch_size, seed=settings.seed)
     with _connect(settings) as client, contextlib.ExitStack() as stack:
-        mode = make_mode(
-            client,
-            settings.strategy(),
-            trainer_id=settings.trainer_id or 0,
-            trainers=settings.trainers,
-        )
+        number, count = share_of(settings)
+        mode = make_mode(client, settings.strategy(), trainer_id=number, trainers=count)
         model, optimizer = make_ctr_model(mode, settings, data)
-        if isinstance(optimizer, DenseElsewhere):
+        if isinstance(optimizer, SplitDense):
             stack.enter_context(optimizer)
         if isinstance(optimizer, DenseOverRanks) and not settings.trainer_id:
             text = ways_text(model.bag, model.dense, optimizer, settings.strategy())
@@ -237,10 +229,8 @@ def _train(
         (part_s / seconds if seconds else 0.0) for part_s in (comm.pull_s, comm.push_s)
     )
     facts = watch.facts(mode.facts(), pull_share=pull_share, push_share=push_share)
-    if isinstance(parts.optimizer, DenseOverRanks):
+    if isinstance(parts.optimizer, DenseOverRanks | SplitDense):
         facts.update(parts.optimizer.facts(seconds=seconds))
-    if isinstance(parts.optimizer, DenseElsewhere):
-        facts["dense_wait_share"] = parts.optimizer.wait_s / seconds if seconds else 0.0
     if ranges is not None:
         facts["ranges_again"] = float(ranges.again)
     return Trained(watch.steps, watch.samples, seconds, view.auc, pull_share + push_share, facts)
@@ -267,7 +257,7 @@ def _batches(
     """Return this trainer's batches and how many there are, if that is known."""
     if ranges is not None:
         return ranges.batches(), settings.steps
-    begin, end = share(data.rows, settings.trainer_id or 0, settings.trainers)
+    begin, end = share(data.rows, *share_of(settings))
     steps = settings.epochs * math.ceil((end - begin) / settings.batch_size)
     steps = min(steps, settings.steps) if settings.steps else steps
     return passes(data, epochs=settings.epochs, begin=begin, end=end), steps

@@ -11,7 +11,6 @@ What always holds: the weights do not change while micro-batches of a step are c
 others are told why. Owner: the training thread.
 """
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,10 +32,9 @@ from trainer.errors import TrainerError
 from trainer.loop import StepReport
 from trainer.meet import meet
 from trainer.model import make_model
+from trainer.part import PartTrained, part_summary
 from trainer.progress import ProgressView, Tell
-from trainer.split import in_force
-from trainer.summary import Summary, finite
-from trainer.watch import Watch, warnings
+from trainer.summary import Summary
 
 
 def run_facts(settings: RunSettings, data: Data, *, dim: int) -> dict[str, Fact]:
@@ -175,7 +173,9 @@ def run_dense(
         receiver.close(str(error) or type(error).__name__)
         raise
     receiver.close()
-    return _summary(settings, receiver, trained, mode=str(facts["mode"]))
+    plural = "s" if receiver.trainers > 1 else ""
+    data = f"rows of {receiver.trainers} embedding trainer{plural}"
+    return part_summary(settings, trained, data=data, mode=str(facts["mode"]))
 
 
 def _dense_part(
@@ -192,16 +192,6 @@ def _dense_part(
     return DensePart(module, optimizer=settings.dense_optimizer, group=group, device=device)
 
 
-@dataclass(slots=True)
-class _Trained:
-    """What training came to. Owner: the training thread."""
-
-    watch: Watch = field(default_factory=Watch)
-    seconds: float = 0.0
-    wait_s: float = 0.0
-    auc: float = math.nan
-
-
 def _train(
     settings: RunSettings,
     part: DensePart,
@@ -209,9 +199,9 @@ def _train(
     *,
     on_step: Callable[[StepReport], None],
     tell: Tell,
-) -> _Trained:
+) -> PartTrained:
     """Answer what comes until all embedding trainers are through."""
-    trained, begin_s = _Trained(), time.perf_counter()
+    trained, begin_s, wait_s = PartTrained(), time.perf_counter(), 0.0
     with ProgressView(title=f"dense part of {settings.model}", steps=None, tell=tell) as view:
         while True:
             asked_s = time.perf_counter()
@@ -221,7 +211,7 @@ def _train(
             if isinstance(event, Work) and event.is_score:
                 part.score(event)
                 continue
-            trained.wait_s += time.perf_counter() - asked_s
+            wait_s += time.perf_counter() - asked_s
             if isinstance(event, StepEnd):
                 report = part.end_step()
                 event.answer()
@@ -234,44 +224,12 @@ def _train(
                 part.learn(event)
     part.finish()
     trained.auc = view.auc
+    trained.wait_share = wait_s / trained.seconds if trained.seconds else 0.0
+    trained.facts = {
+        "embed_wait_share": trained.wait_share,
+        "stage_queue_bytes_max": float(receiver.peak_bytes),
+    }
     return trained
-
-
-def _summary(settings: RunSettings, receiver: Receiver, trained: _Trained, *, mode: str) -> Summary:
-    """Return the figures of a dense trainer; those of tables are the embedding trainers'."""
-    watch, seconds = trained.watch, trained.seconds
-    share = trained.wait_s / seconds if seconds else 0.0
-    own = {"embed_wait_share": share, "stage_queue_bytes_max": float(receiver.peak_bytes)}
-    figures = watch.facts(own, pull_share=0.0, push_share=0.0)
-    plural = "s" if receiver.trainers > 1 else ""
-    return Summary(
-        model=settings.model,
-        data=f"rows of {receiver.trainers} embedding trainer{plural}",
-        device=str(choose_device(settings.device)),
-        shards=0,
-        steps=watch.steps,
-        samples=watch.samples,
-        seconds=seconds,
-        samples_per_s=watch.samples / seconds if seconds else 0.0,
-        comm_share=share,
-        train_auc=finite(trained.auc),
-        auc=None,
-        log_loss=None,
-        auc_ceiling=None,
-        eval_samples=0,
-        rows=0,
-        bytes_per_row=None,
-        retries=0,
-        bad_lines=0,
-        first_bad_lines=[],
-        mode=mode,
-        trainers=1,
-        strategy=in_force(settings),
-        watch=figures,
-        speedup=None,
-        lost=[],
-        warnings=warnings(figures),
-    )
 
 
 def _batch(labels: Tensor) -> Batch:

@@ -13,6 +13,7 @@ What always holds:
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import queue
@@ -30,6 +31,7 @@ from trainer.config import RunSettings
 from trainer.errors import TrainerError
 from trainer.launch_child import Child, Events, end_all
 from trainer.progress import ManyView
+from trainer.split import is_split
 from trainer.summary import Summary, merged_summary
 
 _OURS = ("TRAINER_", "PSERVER_", "PADDLE_")
@@ -96,7 +98,7 @@ def trainer_flags(settings: RunSettings, number: int, *, ps: str, master: str) -
     flags = [_flag(name, getattr(settings, name)) for name in given]
     threads = settings.threads or max(1, (os.cpu_count() or 1) // settings.trainers)
     own = {"ps": ps, "trainer_id": number, "threads": threads}
-    if settings.dense == "allreduce":
+    if settings.dense == "allreduce" or settings.stages > 1:
         own["master"] = master
     flags += [_flag(name, value) for name, value in own.items()]
     return [*(flag for flag in flags if flag), "--json", "--json-progress"]
@@ -176,7 +178,9 @@ def _follow(settings: RunSettings, trainers: list[Child], events: Events) -> Sum
     steps: dict[int, int] = {}
     failures: list[str] = []
     running = set(trainers)
-    with ManyView(title=f"train {settings.model} {settings.mode}", num=len(trainers)) as view:
+    ranks = settings.stages // settings.virtual
+    title = f"train {settings.model} {settings.mode}"
+    with ManyView(title=title, num=len(trainers), each=ranks) as view:
         while running:
             try:
                 trainer, line = events.get(timeout=_POLL_S)
@@ -199,8 +203,9 @@ def _follow(settings: RunSettings, trainers: list[Child], events: Events) -> Sum
                 summaries[trainer.number] = Summary(**told)
     if not summaries:
         raise TrainerError("; ".join(failures))
-    ordered = [summaries[number] for number in sorted(summaries)]
-    return merged_summary(ordered, failures, base=settings.base_samples_per_s)
+    ordered = [summaries[n] for n in sorted(summaries) if n % ranks == 0]  # the first of pipelines
+    merged = merged_summary(ordered, failures, base=settings.base_samples_per_s)
+    return dataclasses.replace(merged, trainers=len(summaries))
 
 
 def _failed(settings: RunSettings, trainer: Child, status: int, *, step: int) -> str:
@@ -222,7 +227,8 @@ def _failed(settings: RunSettings, trainer: Child, status: int, *, step: int) ->
         else f"ended with status {status}"
     )
     told = f"{trainer.name} {how}: {trainer.reason()}; its log is {trainer.log}"
-    if settings.on_missing != "fail" if settings.mode == "sync" else status < 0:
+    goes_on = settings.on_missing != "fail" if settings.mode == "sync" else status < 0
+    if goes_on and not is_split(settings):
         return f"{told}; step {step} was the last that it told of, {_lost(settings)}"
     if status == pserver.USAGE_EXIT:
         raise pserver.ConfigError(told)

@@ -7,7 +7,7 @@ What always holds:
     * With ``prefetch`` p, the pull for batch t + p leaves before batch t is computed, so it sees the
       pushes of batches up to t - 1 at the most; with p = 0 and a window of one, all of them.
     * A batch without samples is an empty part where the mode works in rounds, and has no weight where the
-      dense part is averaged over the trainers; elsewhere it is no step, and
+      dense part is stepped with other trainers; elsewhere it is no step, and
       all batches before it are trained on before the next one is waited for.
     * Batches are trained in the order of the data set. Reading and dedupe happen in a thread of
       their own, whose errors are raised here.
@@ -209,8 +209,8 @@ def train(  # noqa: PLR0913 - a run's parts, by name
         collective.CollectiveError: another trainer did not come to an average, or has another result.
     """
     model.train()
-    over_ranks = optimizer if isinstance(optimizer, DenseOverRanks) else None
-    in_rounds = over_ranks is not None or (mode is not None and mode.in_rounds)
+    with_others = isinstance(optimizer, DenseOverRanks | SplitDense)
+    in_rounds = with_others or (mode is not None and mode.in_rounds)
     ahead: deque[tuple[Batch, Fetch]] = deque()
     step = num_fetched = 0
 
@@ -259,7 +259,7 @@ def _step(
     if over_ranks is not None:
         over_ranks.begin(batch.num_samples)
     if not batch.num_samples:
-        _step_without_samples(over_ranks, mode)
+        _step_without_samples(optimizer, mode)
         return StepReport(step, batch, 0.0, np.empty(0, np.float32))
     loss, logits = model.learn(batch, fetch)
     if over_ranks is not None:
@@ -276,12 +276,13 @@ def _step(
     return report
 
 
-def _step_without_samples(over_ranks: DenseOverRanks | None, mode: Mode | None) -> None:
+def _step_without_samples(optimizer: DenseStep, mode: Mode | None) -> None:
     """Take part in a step of the others with nothing."""
-    assert mode is not None, "only rounds and averages have steps without samples"
-    if over_ranks is not None:
-        over_ranks.average()
-        over_ranks.step()
+    assert mode is not None, "only rounds and steps with others have some without samples"
+    if isinstance(optimizer, DenseOverRanks):
+        optimizer.average()
+    if isinstance(optimizer, DenseOverRanks | SplitDense):
+        optimizer.step()
     if mode.in_rounds:
         mode.end_step(samples=0)
 

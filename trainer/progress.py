@@ -112,13 +112,15 @@ class ProgressView:
 class ManyView:
     """The screen of several trainers. Owner: the thread that launched them."""
 
-    def __init__(self, *, title: str, num: int) -> None:
+    def __init__(self, *, title: str, num: int, each: int = 1) -> None:
         """Choose the form.
 
         Args:
             title: what is trained.
             num: trainers.
+            each: trainers that compute the same samples together, such as those of a pipeline.
         """
+        self._each = each
         self._console = Console(stderr=True)
         self._is_live = self._console.is_terminal
         self._title = title
@@ -162,7 +164,7 @@ class ManyView:
     def show(self, *, is_last: bool = False) -> None:
         """Write a line where there is no terminal, if it is time for one and it says something new."""
         now = time.perf_counter()
-        told = [one for one in self._told if "loss" in one]
+        told = [one for one in self._told[:: self._each] if "loss" in one]
         if self._is_live or not told or not (is_last or now - self._shown_s >= _LINE_EVERY_S):
             return
         self._shown_s = now
@@ -170,7 +172,7 @@ class ManyView:
         losses = [one["loss"] for one in told]
         rate = sum(one["samples_per_s"] for one in told)
         line = (
-            f"{self._title}: {len(told)} trainers, steps {min(steps)} to {max(steps)}  "
+            f"{self._title}: {len(told) * self._each} trainers, steps {min(steps)} to {max(steps)}  "
             f"{rate:,.0f} samples/s loss {sum(losses) / len(losses):.4f} "
             f"spread {max(losses) - min(losses):.4f}"
         )

@@ -1,15 +1,42 @@
 """What the loop and ``CtrModel`` need of a dense part that this trainer has only some or nothing of.
 
-Rooms before and after: ``loop`` calls it; ``dense_elsewhere`` is one.
+Rooms before and after: ``loop`` and ``job`` call it; ``dense_elsewhere`` and ``dense_in_stages`` are the two.
+
+A step is ``learn`` and ``step``; one without samples is ``step`` alone, since others wait for it.
 """
 
 from abc import ABC, abstractmethod
+from types import TracebackType
 
 from torch import Tensor, nn
 
 
 class SplitDense(nn.Module, ABC):
-    """A dense module that is stepped with others, used like an optimizer too."""
+    """A dense module that is stepped with others, used like an optimizer too. A context.
+
+    Its end is told to the others: that it is a good one, or why it is not.
+    """
+
+    def __enter__(self) -> "SplitDense":
+        """Begin."""
+        return self
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Say goodbye to the others, or tell them why this one ends."""
+
+    @abstractmethod
+    def facts(self, *, seconds: float) -> dict[str, float]:
+        """Return the watch list.
+
+        Args:
+            seconds: of training.
+        """
 
     @abstractmethod
     def learn(self, rows: Tensor, dense: Tensor, labels: Tensor) -> tuple[float, Tensor]:

@@ -18,6 +18,7 @@ _DENSE_PLACES = {
     "local": "in the trainer",
     "allreduce": "averaged over the trainers",
     "dense_trainers": "in the dense trainers",
+    "stages": "in stages of a pipeline",
 }
 
 
@@ -213,6 +214,7 @@ def _watch_text(watch: Facts) -> str:
         (("allreduce_wait_share",), "all-reduce {:.1%}"),
         (("dense_wait_share",), "waited for dense trainers {:.1%}"),
         (("embed_wait_share",), "waited for embedding trainers {:.1%}"),
+        (("bubble_share", "bubble_formula"), "bubble {:.1%} (formula {:.1%})"),
         (("grad_norm",), "gradient norm {:.3g}"),
         (("nonfinite",), "{:.0f} steps with NaN"),
         (("loss",), "loss {:.4f}"),

@@ -10,10 +10,14 @@ What always holds:
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from typing_extensions import override
 
 from trainer.model.parts import DenseLinear, Mlp, check_inputs, linear_and_pairs
+
+# One operation each where the model is cut into stages: their insides ask for values of tensors.
+fx.wrap("check_inputs")
+fx.wrap("linear_and_pairs")
 
 
 class DeepFM(nn.Module):

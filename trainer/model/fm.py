@@ -8,10 +8,14 @@ What always holds:
     * All dense weights begin at 0, so there is nothing to seed.
 """
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from typing_extensions import override
 
 from trainer.model.parts import DenseLinear, check_inputs, linear_and_pairs
+
+# One operation each where the model is cut into stages: their insides ask for values of tensors.
+fx.wrap("check_inputs")
+fx.wrap("linear_and_pairs")
 
 
 class FactorizationMachine(nn.Module):

@@ -8,10 +8,13 @@ What always holds:
     * All dense weights begin at 0, so there is nothing to seed.
 """
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from typing_extensions import override
 
 from trainer.model.parts import DenseLinear, check_inputs, linear_weights
+
+# One operation where the model is cut into stages: its inside asks for values of tensors.
+fx.wrap("check_inputs")
 
 
 class LogisticRegression(nn.Module):

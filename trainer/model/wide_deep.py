@@ -10,10 +10,13 @@ What always holds:
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from typing_extensions import override
 
 from trainer.model.parts import DenseLinear, Mlp, check_inputs, linear_weights
+
+# One operation where the model is cut into stages: its inside asks for values of tensors.
+fx.wrap("check_inputs")
 
 
 class WideDeep(nn.Module):

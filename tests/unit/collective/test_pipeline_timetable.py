@@ -48,7 +48,7 @@ def test_every_rank_gets_through_whatever_the_speeds(schedule, ranks, micro_batc
         timetable = make_timetable(
             schedule, ranks=ranks, micro_batches=micro_batches, virtual=virtual
         )
-        kinds = 3 if schedule == "zero-bubble" else 2
+        kinds = 3 if schedule == "zero_bubble" else 2
         assert replay(timetable) == kinds * ranks * virtual * micro_batches
         assert sum(map(len, timetable.columns)) == replay(timetable)
 
@@ -70,7 +70,7 @@ def test_bubbles_are_those_of_the_papers(ranks, groups):
         waits = (ranks - 1) / virtual
         assert timetable.bubble_share == pytest.approx(waits / (micro_batches + waits))
     assert (
-        make_timetable("zero-bubble", ranks=ranks, micro_batches=micro_batches).bubble_share
+        make_timetable("zero_bubble", ranks=ranks, micro_batches=micro_batches).bubble_share
         < 0.75 * wanted
     )
 
@@ -79,9 +79,9 @@ def test_1f1b_holds_as_many_micro_batches_as_stages_and_gpipe_all():
     """What a rank holds at once is what its memory must hold."""
     held = {
         schedule: make_timetable(schedule, ranks=4, micro_batches=8).under_way
-        for schedule in ("gpipe", "1f1b", "zero-bubble")
+        for schedule in ("gpipe", "1f1b", "zero_bubble")
     }
-    assert held == {"gpipe": (8, 8, 8, 8), "1f1b": (4, 3, 2, 1), "zero-bubble": (4, 4, 4, 4)}
+    assert held == {"gpipe": (8, 8, 8, 8), "1f1b": (4, 3, 2, 1), "zero_bubble": (4, 4, 4, 4)}
 
 
 @pytest.mark.parametrize(

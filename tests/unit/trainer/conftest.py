@@ -1,15 +1,26 @@
 """What the tests of the trainer share: a cluster, a file, and one thread of torch."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import structlog
 import torch
+from typing_extensions import override
 
 import pserver
+from collective.pipeline_cut import Stage, cut_model
+from pserver.embedded import Cluster
 from tests.unit.trainer.models import IN_ORDER, criteo_line
+from tests.unit.trainer.split_runs import WAIT_S, RunTogether, vector
+from trainer import dense_in_stages, job, job_dense, loop
 from trainer.config import RunSettings
+from trainer.data import choose_data
+from trainer.summary import Summary
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +61,48 @@ def command_line(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("COLUMNS", "200")
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def run_together(monkeypatch: pytest.MonkeyPatch) -> RunTogether:
+    """Return what runs trainers at once on new shards; gives summaries, dense vectors and rows."""
+    clusters: list[Cluster] = []
+    found: list[torch.Tensor] = []
+    tracing = threading.Lock()
+
+    class Spied(job_dense.DensePart):
+        @override
+        def finish(self) -> None:
+            super().finish()
+            found.append(vector(self._module))
+
+    def spy(model: loop.CtrModel, *parts: Any, **options: Any) -> int:
+        steps = loop.train(model, *parts, **options)
+        if list(model.dense.parameters()):
+            found.append(vector(model.dense))
+        return steps
+
+    def connect(given: RunSettings) -> pserver.Client:
+        return clusters[-1].connect(settings=given.client_settings())
+
+    def run(given: list[RunSettings]) -> tuple[list[Summary], list[torch.Tensor], np.ndarray]:
+        found.clear()
+        with Cluster(2) as cluster, ThreadPoolExecutor(len(given)) as pool:
+            clusters.append(cluster)
+            running = [pool.submit(job.run, one) for one in given]
+            summaries = [future.result(WAIT_S) for future in running]
+            data = choose_data(given[-1], batch_size=10, seed=0)
+            keys = np.concatenate([batch.keys for batch in data.train(0, data.rows)])
+            with cluster.connect() as client:
+                rows = np.asarray(client.peek(job.TABLE, np.unique(keys)))
+        return summaries, list(found), rows
+
+    def cut(*parts: Any, **options: Any) -> list[Stage]:
+        with tracing:  # torch.fx traces in one thread of a process at a time
+            return cut_model(*parts, **options)
+
+    monkeypatch.setattr(dense_in_stages, "cut_model", cut)
+    monkeypatch.setattr(job, "train", spy)
+    monkeypatch.setattr(job, "_connect", connect)
+    monkeypatch.setattr(job_dense, "DensePart", Spied)
+    return run

@@ -219,6 +219,7 @@ IN_MODES: tuple[dict[str, object], ...] = (
         "accumulate_steps": 4,
     },
     {"role": "dense", "listen": "a:1", "stage_queue_bytes": 7},
+    {"stages": 4, "virtual": 2, "schedule": "interleaved", "cut": "a,b,c", "trainers": 2},
 )
 """Settings of the modes, of data, and of roles."""
 

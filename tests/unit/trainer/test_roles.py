@@ -4,75 +4,21 @@ Trainers are threads over shards of this process; they meet by real sockets.
 """
 
 import socket
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from typing_extensions import override
 
 import pserver
 from collective import CollectiveError, PeerLostError
-from pserver.embedded import Cluster
-from tests.unit.trainer.models import criteo_line, on_file
+from tests.unit.trainer.models import on_file
+from tests.unit.trainer.split_runs import RULE, SYNC, WAIT_S, RunTogether, alone, write
 from tests.unit.trainer.test_hybrid import free_port, joined_order
-from trainer import job, job_dense, loop
+from trainer import job
 from trainer.config import RunSettings
-from trainer.data import choose_data
 from trainer.errors import TrainerError
-from trainer.summary import Summary
-
-WAIT_S = 90.0
-RULE = "sgd:lr=0.1"
-
-Together = Callable[..., tuple[list[Summary], list[torch.Tensor], np.ndarray]]
-
-
-def vector(module: torch.nn.Module) -> torch.Tensor:
-    """Return a module's parameters as one vector."""
-    return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
-
-
-@pytest.fixture
-def together(monkeypatch: pytest.MonkeyPatch) -> Together:
-    """Return what runs trainers at once on new shards; gives summaries, dense vectors and rows."""
-    clusters: list[Cluster] = []
-    found: list[torch.Tensor] = []
-
-    class Spied(job_dense.DensePart):
-        @override
-        def finish(self) -> None:
-            super().finish()
-            found.append(vector(self._module))
-
-    def spy(model: loop.CtrModel, *parts: Any, **options: Any) -> int:
-        steps = loop.train(model, *parts, **options)
-        if list(model.dense.parameters()):
-            found.append(vector(model.dense))
-        return steps
-
-    def connect(given: RunSettings) -> pserver.Client:
-        return clusters[-1].connect(settings=given.client_settings())
-
-    def run(given: list[RunSettings]) -> tuple[list[Summary], list[torch.Tensor], np.ndarray]:
-        found.clear()
-        with Cluster(2) as cluster, ThreadPoolExecutor(len(given)) as pool:
-            clusters.append(cluster)
-            running = [pool.submit(job.run, one) for one in given]
-            summaries = [future.result(WAIT_S) for future in running]
-            data = choose_data(given[-1], batch_size=10, seed=0)
-            keys = np.concatenate([batch.keys for batch in data.train(0, data.rows)])
-            with cluster.connect() as client:
-                rows = np.asarray(client.peek(job.TABLE, np.unique(keys)))
-        return summaries, list(found), rows
-
-    monkeypatch.setattr(job, "train", spy)
-    monkeypatch.setattr(job, "_connect", connect)
-    monkeypatch.setattr(job_dense, "DensePart", Spied)
-    return run
 
 
 def listening(denses: int, **values: object) -> list[RunSettings]:
@@ -97,34 +43,22 @@ def embedding(
     return [on_file(path, device=None, trainer_id=number, **shared) for number in range(embeds)]
 
 
-def alone(path: Path, **values: object) -> RunSettings:
-    """Return the settings of one process."""
-    return on_file(path, ps="here:1", dense_optimizer=RULE, **values)
-
-
-def write(path: Path, numbers: list[int]) -> Path:
-    """Write a file with the rows of some numbers."""
-    path.write_text("".join(map(criteo_line, numbers)), encoding="utf-8")
-    return path
-
-
 @pytest.mark.parametrize(
     ("embeds", "denses", "parts"), [(2, 1, 3), (1, 2, 4), (2, 2, 1), (3, 1, 9)]
 )
 def test_roles_equal_one_process_on_the_joined_batch(
-    together: Together, tmp_path: Path, embeds: int, denses: int, parts: int
+    run_together: RunTogether, tmp_path: Path, embeds: int, denses: int, parts: int
 ) -> None:
     """Any number on each side, also with fewer samples than micro-batches: parameters within 1e-6."""
     rows, batch = 40 * embeds, 8
     many = write(tmp_path / "many.txt", list(range(rows)))
     one = write(tmp_path / "one.txt", joined_order(rows, embeds, batch))
-    sync = {"mode": "sync", "sync_divisor": "samples"}
 
     behind = listening(denses)
-    before = embedding(many, behind, embeds, batch_size=batch, accumulate_steps=parts, **sync)
-    summaries, found, weights = together([*behind, *before])
-    (wanted_summary,), (wanted,), wanted_weights = together(
-        [alone(one, batch_size=batch * embeds, **sync)]
+    before = embedding(many, behind, embeds, batch_size=batch, accumulate_steps=parts, **SYNC)
+    summaries, found, weights = run_together([*behind, *before])
+    (wanted_summary,), (wanted,), wanted_weights = run_together(
+        [alone(one, batch_size=batch * embeds, **SYNC)]
     )
 
     assert len(found) == denses
@@ -147,7 +81,7 @@ def test_roles_equal_one_process_on_the_joined_batch(
 
 @pytest.mark.parametrize("mode", ["sync", "async", "half_async", "geo"])
 def test_uneven_shares_end_well_and_held_out_rows_are_scored(
-    together: Together, tmp_path: Path, mode: str
+    run_together: RunTogether, tmp_path: Path, mode: str
 ) -> None:
     """Embedding trainers with 2 and 7 steps, in every mode; trainer 0 scores when both are done."""
     path = write(tmp_path / "rows.txt", list(range(90)))
@@ -161,7 +95,7 @@ def test_uneven_shares_end_well_and_held_out_rows_are_scored(
         for one, size in zip(before, sizes, strict=True)
     ]
 
-    (dense, first, second), _, _ = together([*behind, *before])
+    (dense, first, second), _, _ = run_together([*behind, *before])
 
     assert (first.steps, second.steps, dense.steps) == (2, 7, 7)
     assert dense.samples == first.samples + second.samples == 70
@@ -170,7 +104,9 @@ def test_uneven_shares_end_well_and_held_out_rows_are_scored(
     assert first.mode == dense.mode == mode
 
 
-def test_another_model_is_refused_with_both_names(together: Together, tmp_path: Path) -> None:
+def test_another_model_is_refused_with_both_names(
+    run_together: RunTogether, tmp_path: Path
+) -> None:
     """The embedding trainer ends with a setting that cannot work; who waited in vain is told."""
     path = write(tmp_path / "rows.txt", list(range(10)))
     (behind,) = listening(1, model="fm", barrier_timeout=0.5)
@@ -179,14 +115,14 @@ def test_another_model_is_refused_with_both_names(together: Together, tmp_path: 
         running = pool.submit(job.run, behind)
 
         with pytest.raises(pserver.ConfigError, match=r"model 'fm' here and 'deepfm' there"):
-            together([before])
+            run_together([before])
 
         with pytest.raises(PeerLostError, match=r"no embedding trainer came within 0.5 s; refused"):
             running.result(WAIT_S)
 
 
 def test_an_embedding_trainer_that_fails_ends_the_dense_one_with_its_words(
-    together: Together, tmp_path: Path
+    run_together: RunTogether, tmp_path: Path
 ) -> None:
     """A bad line in its data: the dense trainer's error has the line, and so has the other's."""
     path = write(tmp_path / "rows.txt", list(range(40)))
@@ -199,7 +135,7 @@ def test_an_embedding_trainer_that_fails_ends_the_dense_one_with_its_words(
         running = pool.submit(job.run, behind)
 
         with pytest.raises((CollectiveError, TrainerError)):
-            together(before)
+            run_together(before)
 
         with pytest.raises(PeerLostError, match=r"embedding trainer 1 .* failed: .*rows.txt:36"):
             running.result(WAIT_S)

@@ -25,9 +25,25 @@ def embed(**values: object) -> RunSettings:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"next": "there:1"}, "next has no effect with role all, only with role embed"),
-        ({"listen": "here:1"}, "listen has no effect with role all, only with role dense"),
-        ({"accumulate_steps": 2}, "accumulate_steps has no effect with role all"),
+        ({"next": "there:1"}, "no effect with role all and one stage, only with role embed"),
+        ({"listen": "here:1"}, "no effect with role all and one stage, only with role dense"),
+        ({"accumulate_steps": 2}, "only with role embed, or stages above 1"),
+        ({"schedule": "gpipe"}, "schedule has no effect with role all and one stage"),
+        ({"schedule": "zerobubble"}, "did you mean 'zero_bubble'"),
+        ({"stages": 2}, "stages 2 with 1 a trainer need trainers 2, or a multiple of it"),
+        ({"stages": 2, "trainers": 3}, "pipelines side by side, got 3"),
+        ({"stages": 3, "virtual": 2, "trainers": 2}, "virtual has no effect with schedule 1f1b"),
+        (
+            {"stages": 3, "virtual": 2, "schedule": "interleaved", "trainers": 2},
+            "stages must be a multiple of virtual, got 3 and 2",
+        ),
+        ({"stages": 2, "trainers": 2, "cut": "a,b"}, "cut must name 1 modules for 2 stages"),
+        ({"stages": 2, "trainers": 2, "dense": "pserver"}, "the dense part is in the stages"),
+        ({"stages": 2, "trainers": 2, "clip_norm": 1.0}, "clip_norm has no effect with stages"),
+        ({"stages": 2, "trainers": 2, "resume": True}, "resume has no effect with stages above 1"),
+        ({"stages": 2, "trainers": 2, "data_mode": "dynamic"}, "data_mode dynamic deny each other"),
+        ({"stages": 2, "trainers": 2, "trainer_id": 0, "ps": "a:1"}, "trainer_id need master"),
+        ({**EMBED, "stages": 2}, "stages has no effect with role embed: the dense part is in"),
         ({"role": "embed"}, "role embed needs next, the HOST:PORT"),
         ({**EMBED, "listen": "here:1"}, "listen has no effect with role embed: it connects, so"),
         ({**EMBED, "dense": "pserver"}, "the dense part is in the trainers with role dense"),
@@ -73,6 +89,8 @@ def test_a_role_reads_its_own_settings():
     assert reads(dense(), "dense_optimizer")
     assert not reads(dense(), "mode")
     assert not reads(settings(), "next")
+    assert reads(settings(stages=2, trainers=2), "cut")
+    assert not reads(settings(stages=2, trainers=2), "next")
     assert embed().device_here == "cpu"
 
 

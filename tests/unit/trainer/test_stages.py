@@ -1,0 +1,152 @@
+"""``trainer run --stages``: the parameters and rows of one process, with every schedule.
+
+Trainers are threads over shards of this process; they meet by real gloo connections.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import pserver
+from collective import StageError
+from tests.unit.trainer.models import on_file
+from tests.unit.trainer.split_runs import RULE, SYNC, WAIT_S, RunTogether, alone, write
+from tests.unit.trainer.test_hybrid import free_port, joined_order
+from trainer import job
+from trainer.config import RunSettings
+
+CUTS = {2: "mlp.layers.0", 3: "mlp,mlp.layers.0", 4: "linear,mlp,mlp.last"}
+
+
+def in_stages(path: Path, stages: int, trainers: int, **values: object) -> list[RunSettings]:
+    """Return the settings of every trainer."""
+    own = {"stages": stages, "cut": CUTS[stages], "trainers": trainers, "ps": "here:1"}
+    own |= {"dense_optimizer": RULE, "master": f"127.0.0.1:{free_port()}", **values}
+    return [on_file(path, trainer_id=number, **own) for number in range(trainers)]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages", "virtual", "trainers", "parts"),
+    [
+        ("gpipe", 2, 1, 2, 3),
+        ("1f1b", 3, 1, 3, 2),  # fewer micro-batches than stages
+        ("1f1b", 2, 1, 4, 4),  # two pipelines side by side
+        ("interleaved", 4, 2, 2, 4),
+        ("zero_bubble", 3, 1, 3, 4),
+        ("1f1b", 2, 1, 2, 9),  # and fewer samples than micro-batches
+    ],
+)
+def test_stages_equal_one_process(
+    run_together: RunTogether,
+    tmp_path: Path,
+    schedule: str,
+    stages: int,
+    virtual: int,
+    trainers: int,
+    parts: int,
+) -> None:
+    """Parameters within 1e-6, with short last batches; each trainer tells the same loss and AUC."""
+    pipelines = trainers * virtual // stages
+    rows, batch = 43 * pipelines, 8
+    many = write(tmp_path / "many.txt", list(range(rows)))
+    one = write(tmp_path / "one.txt", joined_order(rows, pipelines, batch))
+    own = {"schedule": schedule, "virtual": virtual, "accumulate_steps": parts}
+    if virtual == 1:
+        del own["virtual"]
+
+    told, (found, *others), weights = run_together(
+        in_stages(many, stages, trainers, batch_size=batch, **own, **SYNC)
+    )
+    (wanted_told,), (wanted,), wanted_weights = run_together(
+        [alone(one, batch_size=batch * pipelines, **SYNC)]
+    )
+
+    torch.testing.assert_close(found, wanted, rtol=0.0, atol=1e-6)
+    assert all(torch.equal(found, other) for other in others)
+    assert len(others) == pipelines - 1
+    assert np.abs(weights - wanted_weights).max() < 1e-5
+    assert [one.steps for one in told] == [6] * trainers
+    assert {one.strategy["dense"] for one in told} == {"stages"}
+    ranks = trainers // pipelines
+    for first in told[::ranks]:
+        assert first.watch["pushes"] == 6.0  # all micro-batches' gradients leave as one push
+        assert first.watch["bubble_formula"] == (ranks - 1) / (parts + ranks - 1)
+        assert 0.0 < first.watch["bubble_share"] < 1.0
+        assert first.watch["stage_queue_bytes_max"] > 0
+    if pipelines == 1:
+        for one_told in told:
+            assert one_told.train_auc == pytest.approx(wanted_told.train_auc, abs=1e-6)
+        assert sum(one.rows > 0 for one in told) == 1
+
+
+def test_uneven_pipelines_end_well_and_the_first_scores(
+    run_together: RunTogether, tmp_path: Path
+) -> None:
+    """Pipelines with 2 and 5 steps end with the same parameters; trainer 0 scores with the whole."""
+    path = write(tmp_path / "rows.txt", list(range(60)))
+    given = in_stages(path, 2, 4, eval_last=20, mode="async")
+    sizes = (10, 10, 4, 4)
+    given = [
+        RunSettings.make(
+            {**{n: getattr(one, n) for n in one.model_fields_set}, "batch_size": size}, origins={}
+        )
+        for one, size in zip(given, sizes, strict=True)
+    ]
+
+    told, found, _ = run_together(given)
+
+    assert [one.steps for one in told] == [2, 2, 5, 5]
+    assert torch.equal(found[0], found[1])
+    assert [one.eval_samples for one in told] == [20, 0, 0, 0]
+    assert told[0].auc is not None
+
+
+def test_a_trainer_that_fails_ends_its_pipeline_with_its_words(
+    run_together: RunTogether, tmp_path: Path
+) -> None:
+    """Another data set in the second trainer, one line of which is bad: the first one says so."""
+    good = write(tmp_path / "good.txt", list(range(40)))
+    bad = write(tmp_path / "bad.txt", list(range(40)))
+    lines = bad.read_text(encoding="utf-8").splitlines(keepends=True)
+    bad.write_text("".join([*lines[:30], "bad\n", *lines[31:]]), encoding="utf-8")
+    first, second = in_stages(good, 2, 2, batch_size=4)
+    second = RunSettings.make(
+        {**{n: getattr(second, n) for n in second.model_fields_set}, "data": str(bad)}, origins={}
+    )
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_together, [first, second])
+
+        with pytest.raises(StageError, match=r"trainer 1 failed: .*bad.txt:31"):
+            running.result(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"cut": "mlp.lasst"}, "stages of deepfm: cut 'mlp.lasst' is no module of the model; did"),
+        ({"cut": "mlp.first"}, "cut 'mlp.first' is never called"),
+    ],
+)
+def test_cuts_that_cannot_be_are_refused(tmp_path: Path, values, text) -> None:
+    """The message names the cut, and the nearest module."""
+    path = write(tmp_path / "rows.txt", list(range(10)))
+    given = on_file(
+        path, stages=2, virtual=2, schedule="interleaved", **values
+    )  # all stages in one trainer: nobody to meet
+
+    with pytest.raises(pserver.ConfigError, match=text):
+        job.run(given)
+
+
+def test_cuts_are_chosen_where_none_are_given(run_together: RunTogether, tmp_path: Path) -> None:
+    """Four stages of one trainer by bytes and time give the parameters of the unsplit model."""
+    path = write(tmp_path / "rows.txt", list(range(40)))
+    own = {"stages": 4, "virtual": 4, "schedule": "interleaved", "micro_batch_size": 3}
+
+    _, (found,), _ = run_together([alone(path, batch_size=8, **own, **SYNC)])
+    _, (wanted,), _ = run_together([alone(path, batch_size=8, **SYNC)])
+
+    torch.testing.assert_close(found, wanted, rtol=0.0, atol=1e-6)

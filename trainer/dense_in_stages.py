@@ -1,0 +1,207 @@
+"""The dense part cut into the stages of a pipeline, of which this trainer has some.
+
+Rooms before and after: ``loop`` and ``CtrModel`` use it in the trainer of the first stage, which has the rows;
+``job_stage`` in the others; ``collective.pipeline`` runs the stages.
+
+Rank r of a run with P trainers a pipeline is place r mod P of pipeline ⌊r / P⌋. All trainers of a pipeline read the same
+rows: the first needs their keys, the last their labels. The last one's logits are given to all, so that each can
+tell loss and AUC. With several pipelines the gradients are averaged over them in ``step``, by samples.
+
+What always holds: after ``finish`` the whole dense part is in every trainer, so that the first can score it. Owner:
+the training thread.
+"""
+
+import time
+from types import TracebackType
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+import pserver
+from collective import GroupError, Reducer, Summer, check_same, give_from_first, plan_buckets
+from collective.group import Group
+from collective.mesh import Mesh, make_mesh
+from collective.pipeline import Pipeline
+from collective.pipeline_cut import cut_model
+from collective.pipeline_timetable import bubble_formula, make_timetable
+from trainer.config import RunSettings
+from trainer.data import Data
+from trainer.dense import choose_device, make_dense_optimizer
+from trainer.meet import meet
+from trainer.split import micro_batches
+from trainer.split_dense import SplitDense
+
+
+class DenseInStages(SplitDense):
+    """A dense module of which this trainer computes and steps some stages."""
+
+    def __init__(
+        self, whole: nn.Module, settings: RunSettings, example: tuple[Tensor, ...]
+    ) -> None:
+        """Meet the other trainers, and cut the module. Every trainer makes one.
+
+        Args:
+            whole: the module; its first values are those of trainer 0.
+            settings: of the run, with several stages.
+            example: arguments to choose cuts by.
+
+        Raises:
+            GroupError: the module cannot be cut so, or the numbers make no pipeline.
+            pserver.ConfigError: the optimizer is unknown.
+            collective.CollectiveError: another trainer did not come.
+        """
+        super().__init__()
+        self.whole = whole
+        group = meet(settings, timeout_s=settings.barrier_timeout)
+        self._mesh, self._talk = _groups(group, settings.stages // settings.virtual)
+        cuts = settings.cut.split(",") if settings.cut else ()
+        stages = cut_model(
+            whole, settings.stages, cuts=[cut.strip() for cut in cuts], example=example, group=group
+        )
+        give_from_first(whole.named_parameters(), group)
+        timetable = make_timetable(
+            settings.schedule,
+            ranks=self._mesh.pipeline.world_size,
+            micro_batches=micro_batches(settings),
+            virtual=settings.virtual,
+        )
+        self._pipeline = Pipeline(
+            stages,
+            timetable,
+            self._mesh.pipeline,
+            self._loss,
+            device=choose_device(settings.device),
+            queue_bytes_max=settings.stage_queue_bytes,
+        )
+        self._own = dict(self._pipeline.named_parameters())
+        self._optimizer = None
+        self._reducer = None
+        if self._own:  # a stage may have no weights
+            self._optimizer = make_dense_optimizer(settings.dense_optimizer, self._own.values())
+        if self._own and self._mesh.data.world_size > 1:
+            buckets = plan_buckets(self._own.items())
+            self._reducer = Reducer(Summer(self._mesh.data, "ring"), buckets)
+        self._samples = 0
+        self._logits: list[Tensor] = []
+        self._step_s = 0.0
+        self._bubble_share = 0.0
+        self._is_finished = False
+
+    @override
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None and not self._is_finished:
+            rank = self._mesh.pipeline.ranks[self._mesh.pipeline.rank]
+            self._pipeline.queue.fail(f"trainer {rank} failed: {str(error) or repr(error)}")
+
+    @override
+    def learn(self, rows: Tensor, dense: Tensor, labels: Tensor) -> tuple[float, Tensor]:
+        leaf = rows.detach().requires_grad_()
+        loss, logits = self._step((leaf, dense), labels)
+        if leaf.grad is not None:  # of all micro-batches: one push
+            rows.backward(leaf.grad)  # type: ignore[no-untyped-call]
+        return loss, logits
+
+    def follow(self, labels: Tensor) -> tuple[float, Tensor]:
+        """Do a step's work of stages behind the first; return the batch's mean loss and (B,) logits."""
+        return self._step(None, labels)
+
+    @override
+    def forward(self, rows: Tensor, dense: Tensor) -> Tensor:
+        """Return the (B,) logits by the whole module, as it is after ``finish``."""
+        logits: Tensor = self.whole(rows, dense)
+        return logits
+
+    @override
+    def step(self) -> None:
+        samples, self._samples = self._samples, 0
+        if self._reducer is not None:
+            self._reducer.begin(float(samples))
+            samples = int(self._reducer.wait())
+        if self._optimizer is not None and samples:
+            self._optimizer.step()
+
+    @override
+    def finish(self) -> None:
+        """End training well: take part until all pipelines are at their end, and gather the whole."""
+        while self._reducer is not None and self._reducer.without_batch():
+            assert self._optimizer is not None, "there are weights where there is a reducer"
+            self._optimizer.step()
+        if self._reducer is not None:
+            self._reducer.close()
+        check_same(self._own.items(), self._mesh.data, what="the end of training")
+        times = torch.tensor([self._pipeline.queue.wait_s, self._step_s], dtype=torch.float64)
+        self._pipeline.close()
+        self._is_finished = True
+        self._talk.all_reduce(times, what="times of the pipeline")
+        self._bubble_share = float(times[0] / times[1]) if times[1] else 0.0
+        for name, parameter in self.whole.named_parameters():
+            values = parameter.detach().cpu().clone()
+            if name not in self._own:
+                values.zero_()
+            self._talk.all_reduce(values, what=f"gathering {name!r}")
+            with torch.no_grad():
+                parameter.copy_(values)
+
+    @override
+    def facts(self, *, seconds: float) -> dict[str, float]:
+        timetable = self._pipeline.timetable
+        ranks = self._mesh.pipeline.world_size
+        return {
+            "bubble_share": self._bubble_share,
+            "bubble_formula": bubble_formula(ranks, timetable.micro_batches),
+            "bubble_planned": timetable.bubble_share,
+            "stage_queue_bytes_max": float(self._pipeline.queue.peak_bytes),
+            "stage_wait_share": self._pipeline.queue.wait_s / seconds if seconds else 0.0,
+        }
+
+    def _step(self, inputs: tuple[Tensor, ...] | None, labels: Tensor) -> tuple[float, Tensor]:
+        """Compute the gradients of a batch, and give the logits of the last stage to all."""
+        begin_s = time.perf_counter()
+        self._logits.clear()
+        stepped = self._pipeline.step(inputs, labels)
+        self._step_s += time.perf_counter() - begin_s
+        self._samples = len(labels)
+        logits = torch.cat([*self._logits, torch.zeros(0 if self._logits else len(labels))])
+        self._talk.all_reduce(logits, what="logits")
+        return stepped.loss, logits
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of a micro-batch; keeps its logits."""
+        self._logits.append(logits.detach().cpu())
+        return functional.binary_cross_entropy_with_logits(logits, labels)
+
+
+def _groups(group: Group, ranks: int) -> tuple[Mesh, Group]:
+    """Return the groups of this trainer, and one more of its pipeline, for what is no parcel."""
+    mesh = make_mesh(group, pipeline=ranks)
+    places = range(group.world_size)
+    pipelines = [places[begin : begin + ranks] for begin in places[::ranks]]
+    return mesh, group.split(pipelines, name="logits")
+
+
+def example_of(data: Data, settings: RunSettings, *, dim: int) -> tuple[Tensor, Tensor]:
+    """Return rows and dense features of a batch's shapes."""
+    samples = settings.batch_size
+    return torch.zeros(samples, data.num_slots, dim), torch.zeros(samples, data.num_dense)
+
+
+def make_dense_in_stages(
+    settings: RunSettings, whole: nn.Module, example: tuple[Tensor, ...]
+) -> DenseInStages:
+    """Return this trainer's stages; see ``DenseInStages``.
+
+    Raises:
+        pserver.ConfigError: the module cannot be cut so, or the numbers make no pipeline.
+        collective.CollectiveError: another trainer did not come.
+    """
+    try:
+        return DenseInStages(whole, settings, example)
+    except GroupError as error:
+        raise pserver.ConfigError(f"stages of {settings.model}: {error}") from error

@@ -1,0 +1,71 @@
+"""A run in a trainer that has stages behind the first one of a pipeline: no rows, no servers.
+
+Rooms before and after: ``job`` calls ``run_stage``; ``dense_in_stages`` does the work of a step.
+
+It reads the rows of its pipeline as the trainer of the first stage does, for their labels and to know their
+number. Owner: the training thread.
+"""
+
+import itertools
+import time
+from collections.abc import Callable
+
+import torch
+
+from trainer.config import RunSettings
+from trainer.data import choose_data, passes, share
+from trainer.dense import make_dense_module
+from trainer.dense_in_stages import DenseInStages, example_of, make_dense_in_stages
+from trainer.loop import StepReport
+from trainer.part import PartTrained, part_summary
+from trainer.progress import ProgressView, Tell
+from trainer.split import share_of, stage_rank
+from trainer.summary import Summary
+
+
+def run_stage(
+    settings: RunSettings, *, on_step: Callable[[StepReport], None], tell: Tell
+) -> Summary:
+    """Be one trainer of a pipeline, but not its first.
+
+    Args:
+        settings: of the run, with several stages.
+        on_step: called after each step.
+        tell: is told the progress.
+
+    Raises:
+        pserver.PserverError: a setting cannot work.
+        TrainerError: the data cannot be read.
+        collective.CollectiveError: another trainer failed, went away or did not come.
+    """
+    data = choose_data(settings, batch_size=settings.batch_size, seed=settings.seed)
+    dense, dim = make_dense_module(settings, data)
+    stages = make_dense_in_stages(settings, dense, example_of(data, settings, dim=dim))
+    begin, end = share(data.rows, *share_of(settings))
+    trained, begin_s = PartTrained(), time.perf_counter()
+    title = f"stage {stage_rank(settings)} of {settings.model}"
+    with stages, ProgressView(title=title, steps=None, tell=tell) as view:
+        batches = passes(data, epochs=settings.epochs, begin=begin, end=end)
+        for batch in itertools.islice(batches, settings.steps):
+            stages.zero_grad(set_to_none=True)
+            loss, logits = 0.0, torch.empty(0)
+            if batch.num_samples:
+                loss, logits = stages.follow(torch.from_numpy(batch.labels))
+            stages.step()
+            trained.seconds = time.perf_counter() - begin_s
+            if not batch.num_samples:
+                continue
+            probabilities = torch.sigmoid(logits).numpy()
+            report = StepReport(trained.watch.steps + 1, batch, loss, probabilities)
+            trained.watch.step(report, queue_depth=0)
+            view.update(report, queue_depth=0)
+            on_step(report)
+        stages.finish()
+    trained.auc = view.auc
+    _add_facts(trained, stages)
+    return part_summary(settings, trained, data=data.source, mode=settings.mode)
+
+
+def _add_facts(trained: PartTrained, stages: DenseInStages) -> None:
+    trained.facts = stages.facts(seconds=trained.seconds)
+    trained.wait_share = trained.facts["stage_wait_share"]
