@@ -18,6 +18,7 @@ from rich.console import Console
 
 import pserver
 from trainer.aliases import RunAliases
+from trainer.cli_launch import add_launch_command
 from trainer.cli_pipeline import add_pipeline_command
 from trainer.config import RunSettings
 from trainer.errors import TrainerError
@@ -56,6 +57,7 @@ def make_parser() -> pserver.CommandParser:
         help="write a JSON object with the progress to standard output a few times a second",
     )
     running.set_defaults(run=_run)
+    add_launch_command(commands, environ=os.environ)
     add_pipeline_command(commands)
     configs = commands.add_parser("config", help="look at settings without running anything")
     verbs = configs.add_subparsers(dest="verb", required=True, metavar="VERB")

@@ -64,11 +64,7 @@ def launch(settings: RunSettings, *, environ: Mapping[str, str]) -> Summary:
     """
     folder = Path(settings.log_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    clean = {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith(_OURS) and name not in _OTHERS
-    }
+    clean = without_ours(environ)
     events: Events = queue.Queue()
     with contextlib.ExitStack() as stack:
         ps = settings.ps or stack.enter_context(_servers(settings, folder, clean))
@@ -83,6 +79,15 @@ def launch(settings: RunSettings, *, environ: Mapping[str, str]) -> Summary:
                 Child(f"trainer {number}", number, command, log=log, environ=clean, events=events)
             )
         return _follow(settings, trainers, events)
+
+
+def without_ours(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the names of settings: processes get theirs as flags."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(_OURS) and name not in _OTHERS
+    }
 
 
 def trainer_flags(settings: RunSettings, number: int, *, ps: str, master: str) -> list[str]:
@@ -123,24 +128,40 @@ def _python(module: str) -> list[str]:
     return [sys.executable, "-m", module]
 
 
-@contextlib.contextmanager
-def _servers(settings: RunSettings, folder: Path, environ: Mapping[str, str]) -> Iterator[str]:
-    """Have the job's shards in processes of this machine; give their endpoints."""
-    events: Events = queue.Queue()
-    servers: list[Child] = []
+def _servers(
+    settings: RunSettings, folder: Path, environ: Mapping[str, str]
+) -> contextlib.AbstractContextManager[str]:
+    """Have the job's shards on this machine."""
     own = {
-        "shards": settings.shards,
-        "bind": "127.0.0.1:0",
-        "drain_s": 0.0,
         "rule": settings.rule,
         "storage_dir": settings.storage_dir,
         "checkpoint_dir": settings.checkpoint_dir,
         "restore": "latest" if settings.resume else None,
-        "log_level": "warning",
     }
-    flags = [flag for name, value in own.items() if (flag := _flag(name, value))]
+    return servers_here(settings.shards, folder, environ, own=own)
+
+
+@contextlib.contextmanager
+def servers_here(
+    shards: int, folder: Path, environ: Mapping[str, str], *, own: Mapping[str, object]
+) -> Iterator[str]:
+    """Have servers in processes of this machine; give their endpoints.
+
+    Args:
+        shards: how many.
+        folder: of their logs.
+        environ: all of their environment.
+        own: settings of theirs beside where they are.
+
+    Raises:
+        TrainerError: one did not start.
+    """
+    events: Events = queue.Queue()
+    servers: list[Child] = []
+    place = {"shards": shards, "bind": "127.0.0.1:0", "drain_s": 0.0, "log_level": "warning"}
+    flags = [flag for name, value in {**place, **own}.items() if (flag := _flag(name, value))]
     try:
-        for shard in range(settings.shards):
+        for shard in range(shards):
             command = [*_python("pserver"), "serve", f"--shard={shard}", *flags]
             log = folder / f"server-{shard}.log"
             servers.append(
