@@ -27,6 +27,7 @@ from trainer.embedding import EmbeddingBag
 from trainer.job_dense import run_dense, run_facts
 from trainer.job_stage import run_stage
 from trainer.loop import CtrModel, DenseStep, Score, StepReport, score, train
+from trainer.lost import lost_texts, settled
 from trainer.meet import meet
 from trainer.modes import Mode, make_mode
 from trainer.modes.dense import DenseOnServers
@@ -36,7 +37,7 @@ from trainer.progress import ProgressView, Tell
 from trainer.ranges import RangeSource, choose_range_rows
 from trainer.split import in_force, share_of, stage_rank
 from trainer.split_dense import SplitDense
-from trainer.summary import Summary, finite, lost_texts
+from trainer.summary import Summary, finite
 from trainer.watch import Facts, Watch, warnings
 from trainer.ways import ways_text
 
@@ -297,12 +298,14 @@ def _summary(
     trained: Trained,
 ) -> Summary:
     """Return the figures of a run."""
-    tables = [t for stats in client.stats() for t in stats.tables if t.table == TABLE]
+    shards = client.stats()
+    tables = [t for stats in shards for t in stats.tables if t.table == TABLE]
     rows = sum(table.rows for table in tables)
     num_bytes = sum(table.bytes for table in tables)
     samples_per_s = trained.samples / trained.seconds if trained.seconds else 0.0
     base = settings.base_samples_per_s
-    lost = [dataclasses.asdict(one) for one in client.revival.lost]
+    now = {stats.server.shard_index: stats.server.incarnation for stats in shards}
+    lost = settled([dataclasses.asdict(one) for one in client.revival.lost], now)
     return Summary(
         model=settings.model,
         data=data.source,

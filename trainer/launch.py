@@ -30,6 +30,7 @@ from trainer.aliases import AGENT_STORE, MEETING
 from trainer.config import RunSettings
 from trainer.errors import TrainerError
 from trainer.launch_child import Child, Events, end_all
+from trainer.lost import settled
 from trainer.progress import ManyView
 from trainer.split import is_split
 from trainer.summary import Summary, merged_summary
@@ -225,8 +226,21 @@ def _follow(settings: RunSettings, trainers: list[Child], events: Events) -> Sum
     if not summaries:
         raise TrainerError("; ".join(failures))
     ordered = [summaries[n] for n in sorted(summaries) if n % ranks == 0]  # the first of pipelines
+    now = _incarnations(settings) if settings.on_restart == "go_on" else {}
+    ordered = [dataclasses.replace(one, lost=settled(one.lost, now)) for one in ordered]
     merged = merged_summary(ordered, failures, base=settings.base_samples_per_s)
     return dataclasses.replace(merged, trainers=len(summaries))
+
+
+def _incarnations(settings: RunSettings) -> dict[int, int]:
+    """Return which process each shard is now that all trainers have ended; none if they cannot be asked."""
+    assert settings.ps is not None, "the settings were checked"
+    with (
+        contextlib.suppress(pserver.PserverError),
+        pserver.connect(settings.ps, settings=settings.client_settings()) as client,
+    ):
+        return {info.shard: info.incarnation for info in client.shards}
+    return {}
 
 
 def _failed(settings: RunSettings, trainer: Child, status: int, *, step: int) -> str:

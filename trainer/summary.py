@@ -5,12 +5,13 @@ Rooms before and after: ``job`` fills it; ``cli`` prints it.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
 
 from trainer.dataset import SHOWN_BAD_LINES_MAX
+from trainer.lost import lost_texts, merged_lost
 from trainer.watch import Facts, merged, warnings
 
 _DENSE_PLACES = {
@@ -47,8 +48,7 @@ class Summary:
         strategy: the knobs that the mode reads, and their values.
         watch: the watch list, see ``trainer.watch``.
         speedup: samples a second against those of one trainer; None if that is not known.
-        lost: of each shard that came back without what it held: shard, restarts, pushes and rows;
-            see ``pserver.Lost``.
+        lost: with on_restart go_on, of each shard what ``pserver.Lost`` says.
         warnings: what the user should look at.
     """
 
@@ -162,38 +162,6 @@ def merged_summary(
         lost=lost,
         warnings=[*failures, *lost_texts(lost), *warnings(watch)],
     )
-
-
-def merged_lost(lists: Sequence[Sequence[Mapping[str, int]]]) -> list[dict[str, int]]:
-    """Return what shards lost, as several trainers tell it: each knows its own pushes.
-
-    >>> merged_lost([[{"shard": 1, "restarts": 2, "pushes": 5, "rows": 9}],
-    ...              [{"shard": 1, "restarts": 1, "pushes": 3, "rows": 7}], []])
-    [{'shard': 1, 'restarts': 2, 'pushes': 8, 'rows': 9}]
-    """
-    merged: dict[int, dict[str, int]] = {}
-    for told in (told for one in lists for told in one):
-        so_far = merged.setdefault(told["shard"], {**told, "pushes": 0})
-        so_far["pushes"] += told["pushes"]
-        for name in ("restarts", "rows"):
-            so_far[name] = max(so_far[name], told[name])
-    return [merged[shard] for shard in sorted(merged)]
-
-
-def lost_texts(lost: Sequence[Mapping[str, int]]) -> list[str]:
-    """Return what a person is told of it.
-
-    >>> lost_texts([{"shard": 1, "restarts": 2, "pushes": 8, "rows": 9}])
-    ['shard 1 came back without what it held, 2 times: 8 acknowledged pushes to it are lost, and the state \
-of the 9 rows that it was last heard to hold; give servers --journal to lose nothing']
-    """
-    return [
-        f"shard {one['shard']} came back without what it held, {one['restarts']} "
-        f"time{'s' if one['restarts'] > 1 else ''}: {one['pushes']} acknowledged pushes to it are lost, "
-        f"and the state of the {one['rows']} rows that it was last heard to hold; give servers --journal "
-        "to lose nothing"
-        for one in lost
-    ]
 
 
 def _mode_text(summary: Summary) -> str:

@@ -73,12 +73,17 @@ class Lost:
         restarts: how often it came back.
         pushes: of this client that it had acknowledged; those that a checkpoint brought back included.
         rows: of all tables that it held when it was last heard of, before each restart.
+        incarnation: of the process that was there when this client last looked.
+        held_pushes, held_rows: what would be lost with that one.
     """
 
     shard: int
     restarts: int
     pushes: int
     rows: int
+    incarnation: int
+    held_pushes: int
+    held_rows: int
 
 
 class Revival:
@@ -107,15 +112,24 @@ class Revival:
         self._specs, self._dense, self._settings = specs, dense, settings
         self._locks = [asyncio.Lock() for _ in shards]
         self._rows = [0] * len(shards)
-        self._lost = [Lost(info.shard, 0, 0, 0) for info in shards]
+        self._lost = [Lost(info.shard, 0, 0, 0, 0, 0, 0) for info in shards]
         if self.is_on:
             for queue in queues:
                 queue.revival = self
 
     @property
     def lost(self) -> list[Lost]:
-        """Return what was lost, of each shard that came back."""
-        return [lost for lost in self._lost if lost.restarts]
+        """Return what each shard lost, and what it holds; nothing unless the settings say "go_on"."""
+        told = zip(self._lost, self._shards, self._queues, self._rows, strict=True)
+        return [
+            dataclasses.replace(
+                lost,
+                incarnation=info.incarnation,
+                held_pushes=queue.acknowledged,
+                held_rows=rows,
+            )
+            for lost, info, queue, rows in (told if self.is_on else ())
+        ]
 
     async def revived(
         self, queue: "SendQueue", method: str, message: bytes, error: RestartedError
@@ -167,9 +181,13 @@ class Revival:
             except RestartedError:  # once more, meanwhile
                 continue
             break
-        lost, pushes = self._lost[shard], self._queues[shard].forget_acknowledged()
-        self._lost[shard] = Lost(
-            shard, lost.restarts + 1, lost.pushes + pushes, lost.rows + self._rows[shard]
+        lost, queue = self._lost[shard], self._queues[shard]
+        pushes, queue.acknowledged = queue.acknowledged, 0
+        self._lost[shard] = dataclasses.replace(
+            lost,
+            restarts=lost.restarts + 1,
+            pushes=lost.pushes + pushes,
+            rows=lost.rows + self._rows[shard],
         )
         log.warning(
             "server came back without what it held; going on",

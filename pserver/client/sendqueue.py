@@ -86,7 +86,9 @@ class SendQueue:
         self._open: dict[int, asyncio.Task[bytes]] = {}  # by number, oldest first; the loop's
         self.retries = 0  # written by the loop only
         self._is_out = False  # whether an outage was told; the loop's
-        self._acknowledged = 0  # pushes, by the shard's process; the loop's
+        self.acknowledged = (
+            0  # pushes, by the process that the shard is now; written by the loop only
+        )
         self.revival: Revival | None = (
             None  # of a client that goes on; set before the first request
         )
@@ -158,11 +160,6 @@ class SendQueue:
     async def call_once(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
         """Send one request past the queue as it is, whatever comes of it; on the loop."""
         return await self._channel.call(method, message, deadline=deadline)
-
-    def forget_acknowledged(self) -> int:
-        """Return the pushes that the shard acknowledged since the last call; on the loop."""
-        count, self._acknowledged = self._acknowledged, 0
-        return count
 
     async def close(self) -> None:
         """Give up what is not delivered, with an error, and close the channel."""
@@ -258,7 +255,7 @@ class SendQueue:
                 delay_s = min(2.0 * delay_s, _BACKOFF_MAX_S)
             else:
                 self._tell_return()
-                self._acknowledged += request.method == "Push"
+                self.acknowledged += request.method == "Push"
                 return reply
 
     def _limit(self, request: Request) -> Deadline:

