@@ -163,10 +163,15 @@ class DenseAlone:
 
     def seconds(self, steps: int) -> float:
         """Return the seconds of one of ``steps`` steps."""
+        return self.cost(steps)[0]
+
+    def cost(self, steps: int) -> tuple[float, float]:
+        """Return the seconds of one of ``steps`` steps, and those of CPU that this thread had."""
         self._steps(_WARM_STEPS)
-        begin = time.perf_counter()
+        begin, begin_cpu = time.perf_counter(), time.thread_time()
         self._steps(steps)
-        return (time.perf_counter() - begin) / steps
+        wall_s, cpu_s = time.perf_counter() - begin, time.thread_time() - begin_cpu
+        return wall_s / steps, cpu_s / steps
 
     def _steps(self, count: int) -> None:
         for _ in range(count):

@@ -11,6 +11,7 @@ import pytest
 from typing_extensions import override
 
 from bench.link import Link, Links
+from bench.link_process import far_link
 
 WAIT_S = 30.0
 
@@ -67,3 +68,15 @@ def test_link_delivers_all_and_takes_its_time(echo: str, shape: Link, least_s: f
 
         assert back == data
         assert time.monotonic() - begin >= least_s
+
+
+def test_a_link_in_a_process_of_its_own_carries_bytes(echo: str) -> None:
+    """It listens where it says, gets farther when told to, and ends with its context."""
+    with far_link(echo) as link:
+        link.set_round_trip(0.3)
+        begin = time.monotonic()
+
+        assert sent_and_back(link.endpoint, b"hello") == b"hello"
+        while time.monotonic() - begin < 0.3:  # the line that says so may be read a little later
+            begin = time.monotonic()
+            assert sent_and_back(link.endpoint, b"hello") == b"hello"
