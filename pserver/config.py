@@ -204,6 +204,13 @@ class ServeSettings(TlsSettings):
     read_only: Annotated[
         bool, Field(description="serve the restored version and refuse every change")
     ] = False
+    unknown_reads: Annotated[
+        Literal["table", "first", "zeros"],
+        Field(
+            description="what keys without a row read as: what their table says, the first weights "
+            "that they would get, or zeros; read-only"
+        ),
+    ] = "table"
     follow: Annotated[
         bool, Field(description="take newer versions of checkpoint_dir as they come; read-only")
     ] = False
@@ -272,8 +279,11 @@ class ServeSettings(TlsSettings):
             raise ValueError("standby_of takes no version to restore: it follows the other server")
         if self.read_only and (self.restore in (None, "none") or self.journal is not None):
             raise ValueError("read_only needs restore, what to serve, and takes no journal")
-        if self.follow and not self.read_only:
-            raise ValueError("follow needs read_only: a newer version would undo what was pushed")
+        if not self.read_only and (self.follow or self.unknown_reads != "table"):
+            raise ValueError(
+                "follow and unknown_reads need read_only: a newer version would undo what was pushed, "
+                "and trainers read what their tables say"
+            )
         fields = type(self).model_fields
         is_default = all(
             getattr(self, name) == fields[name].default for name in ("fsync", "fsync_interval_ms")

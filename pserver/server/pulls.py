@@ -79,7 +79,7 @@ class Pulls:
             if part.create and self.may_make():
                 self.recorder.pull(table, part.keys, block.weights)
             else:
-                table.peek(part.keys, block.weights)
+                table.peek(part.keys, block.weights, unknown=self.registry.unknown_reads)
             if part.shown:
                 read_shown(table, part.keys, block.shows, block.clicks)
             self.tallies.keys_pulled[part.table] += part.keys.size
@@ -96,7 +96,7 @@ class Pulls:
         row = table.row(request.key)
         if row is None:
             weights = np.empty(table.spec.dim, np.float32)
-            table.peek(keys, weights)
+            table.peek(keys, weights, unknown=self.registry.unknown_reads)
             reply.weights.extend(weights.tolist())
             reply.is_waiting = table.gate is not None
             counted = {} if table.gate is None else table.gate.filter.record(request.key)

@@ -65,6 +65,8 @@ class Registry:
 
     Attributes:
         epoch: of every sparse table, old or new: what changes now is stamped with it.
+        unknown_reads: what this shard's reads give for a key without a row, instead of what specs say:
+            "first" or "zeros"; empty: as specs say.
     """
 
     def __init__(self, *, storage: Storage = MEMORY_ONLY) -> None:
@@ -74,6 +76,7 @@ class Registry:
             storage: where rows lie that are to be on a file.
         """
         self.epoch = 1
+        self.unknown_reads = ""
         self._storage = storage
         self._tables: dict[str, SparseTable] = {}
         self._dense: dict[str, DenseTable] = {}

@@ -138,21 +138,20 @@ class SparseTable:
         self._slab.gather(row_ids, out)
         self.keeping.settle(row_ids, self.erase)
 
-    def peek(self, keys: Keys, out: Floats) -> Keys:
+    def peek(self, keys: Keys, out: Floats, *, unknown: str = "") -> Keys:
         """Write the weights of each key, change nothing, and return the keys that have no row.
-
-        A key without a row reads as the first weights that it would get, or as zeros, as the spec
-        says.
 
         Args:
             keys: (U,) uint64, repeats allowed.
             out: (U * dim,) float32, written.
+            unknown: what a key without a row reads as: its "first" weights to come, or "zeros"; empty:
+                as the spec says.
         """
         assert out.size == keys.size * self.spec.dim
         row_ids = self.find(keys)
         self._slab.gather(row_ids, out)
         where = np.flatnonzero(row_ids < 0)
-        if where.size and self.spec.unknown_reads == "zeros":
+        if where.size and (unknown or self.spec.unknown_reads) == "zeros":
             out.reshape(keys.size, self.spec.dim)[where] = 0.0
         elif where.size:
             self._slab.preview_first(self._initializer, read_only(keys), where, out)

@@ -104,6 +104,7 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
         "checkpoint_dir": "/safe",
         "read_only": False,
         "follow": False,
+        "unknown_reads": "table",
         "restore": "latest",
         "journal": "/safe/journal",
         "fsync": "always",
@@ -130,6 +131,7 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
     ("values", "message"),
     [
         ({"restore": "latest"}, "restore needs checkpoint_dir or journal"),
+        ({"unknown_reads": "zeros"}, "unknown_reads need read_only"),
         ({"restore": "3", "journal": "j"}, "restore of a version needs checkpoint_dir"),
         ({"standby_of": "h:1"}, "standby_of and acknowledge need journal"),
         ({"acknowledge": "standby"}, "standby_of and acknowledge need journal"),

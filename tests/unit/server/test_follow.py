@@ -1,16 +1,21 @@
 """A read-only shard answers, changes nothing, and takes newer versions whole or not at all."""
 
 import asyncio
+import dataclasses
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 import pserver
 from pserver.checkpoint.local import LocalStore
+from pserver.config import ServeSettings
+from pserver.server import app
 from pserver.server.follow import Follower
 from pserver.server.servicer import Servicer
 from pserver.v1 import pserver_pb2 as pb
+from tests import reference
 from tests.unit.checkpoint.helpers import KEYS, cluster, push, spec
 from tests.unit.server.messages import call, create, push_bytes
 
@@ -59,6 +64,47 @@ def test_reads_are_answered_and_changes_refused_when_a_shard_is_read_only(tmp_pa
         for method in ("Assign", "Clear", "Drop", "Join", "Save", "Load", "PushDense"):
             with pytest.raises(pserver.RequestError, match=f"{method}: .*read-only"):
                 call(servicer, method)
+    finally:
+        servicer.close()
+
+
+@pytest.mark.parametrize("word", ["table", "first", "zeros"])
+def test_unknown_keys_read_as_the_shard_says_when_it_only_reads(
+    tmp_path: Path, word: Literal["table", "first", "zeros"]
+) -> None:
+    """Each word, against tables of both kinds; keys that have a row read the same, and none is made."""
+    keys = np.array([KEYS[0], 999_999], np.uint64)
+    with cluster(tmp_path, 1) as client:
+        for unknown in ("first", "zeros"):
+            client.create_table(dataclasses.replace(spec(), name=unknown, unknown_reads=unknown))
+            client.pull(unknown, KEYS)
+        client.checkpoints.save()
+        own = {name: client.peek(name, keys) for name in ("first", "zeros")}
+        rule = client.spec("first").initializer
+    firsts = {
+        name: reference.first_weights(
+            rule, name=name, seed=spec().seed, key=999_999, dim=spec().dim
+        )
+        for name in own
+    }
+    settings = ServeSettings(
+        checkpoint_dir=str(tmp_path), restore="latest", read_only=True, unknown_reads=word
+    )
+    servicer = app._servicer(settings)
+    asyncio.run(servicer.loads.restore("latest"))
+    try:
+        for name in ("first", "zeros"):
+            request = pb.PullRequest()
+            part = request.tables.add(table=name, create=True)
+            part.keys = keys.tobytes()
+            reply = pb.PullReply.FromString(call(servicer, "Pull", request.SerializeToString()))
+            read = np.frombuffer(reply.tables[0].weights, np.float32).reshape(2, -1)
+            expected = own[name].copy()
+            if word == "first":
+                expected[1] = firsts[name]
+            elif word == "zeros":
+                expected[1] = 0.0
+            assert np.array_equal(read, expected)
     finally:
         servicer.close()
 
