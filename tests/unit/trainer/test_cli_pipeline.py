@@ -1,5 +1,7 @@
 """``trainer pipeline plan``: the timetable on the screen and in a file."""
 
+import re
+
 import pytest
 
 from collective.pipeline_timetable import SCHEDULES
@@ -26,12 +28,28 @@ def test_plan_prints_the_timetable_and_its_bubble(capsys, tmp_path):
     assert target.read_bytes().startswith(b"\x89PNG")
 
 
+def test_measure_tells_the_bubble_beside_the_plan(capsys):
+    """``--measure`` adds a line: measured share and time, and the planned time."""
+    status = cli.main(
+        ["pipeline", "plan", "--stages", "2", "--micro-batches", "2", "--measure", "2"]
+    )
+
+    lines = capsys.readouterr().out.splitlines()
+    assert status == 0
+    assert re.fullmatch(
+        r"measured: bubble \d+\.\d%, \d+ ms a step \(planned 18 ms; median of 5\), at most \d+ .*",
+        lines[-1],
+    )
+
+
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
         (["--stages", "3", "--virtual", "2"], "3 stages do not divide into 2 a rank"),
         (["--virtual", "2"], "1f1b has one stage a rank"),
         (["--micro-batches", "0"], "micro_batches must be in [1, 4096], got 0"),
+        (["--measure", "0"], "a tick takes more than 0 and at most 1 s, got 0 s"),
+        (["--stages", "33", "--measure"], "at most 32 ranks are measured, got 33"),
         (["--png", "no/such/folder.png"], "--png no/such/folder.png: No such file"),
     ],
 )
