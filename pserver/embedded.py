@@ -8,6 +8,7 @@ work.
 import asyncio
 import functools
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 from typing_extensions import override
 
@@ -25,12 +26,18 @@ from pserver.table.storage import open_storage
 
 
 class InProcessChannel:
-    """A channel to a shard of this process. Used on the client's event loop only."""
+    """A channel to a shard of this process, which works on the client's event loop."""
 
     def __init__(self, servicer: Servicer) -> None:
         """Take the shard; closing the channel closes it."""
         self.endpoint = f"embedded shard {servicer.shard}"
         self._servicer = servicer
+
+    def start(
+        self, runtime: Runtime, method: str, message: bytes, *, deadline: Deadline
+    ) -> "Future[bytes]":
+        """Answer one request; see ``Channel.start``."""
+        return runtime.submit(self.call(method, message, deadline=deadline))
 
     async def call(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
         """Answer one request; see ``Channel.call``."""
@@ -106,7 +113,7 @@ class Cluster:
 
 
 class SharedChannel(InProcessChannel):
-    """A channel to a shard that other clients use too. Used on the client's event loop only."""
+    """A channel to a shard that other clients use too."""
 
     def __init__(self, servicer: Servicer, runtime: Runtime) -> None:
         """Take the shard and the loop that it lives on."""

@@ -4,23 +4,45 @@ Rooms before and after: ``sendqueue`` decides when and how often; behind it is g
 embedded mode a servicer in this process (``pserver.embedded``).
 """
 
+import asyncio
+import functools
+from concurrent.futures import Future
 from typing import Protocol
 
 import grpc
 
 from pserver.client.connection import Connection
 from pserver.client.credentials import OPEN, Credentials
+from pserver.client.runtime import Runtime
 from pserver.deadline import Deadline
 from pserver.errors import DeadlineError, PserverError
 from pserver.status import from_status
 
 
 class Channel(Protocol):
-    """Carries bytes to one shard. Used on the client's event loop only."""
+    """Carries bytes to one shard."""
 
     @property
     def endpoint(self) -> str:
         """Return what errors call the shard: HOST:PORT, or ``embedded shard 0``."""
+        ...
+
+    def start(
+        self, runtime: Runtime, method: str, message: bytes, *, deadline: Deadline
+    ) -> "Future[bytes]":
+        """Send one request and return the future of the reply, from any thread; requests leave in order.
+
+        Cancelling the future gives the request up.
+
+        Args:
+            runtime: whose loop works, where a loop is needed.
+            method: of the service.
+            message: the request.
+            deadline: when the future has failed.
+
+        Returns:
+            What fails as ``call`` does.
+        """
         ...
 
     async def call(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
@@ -43,7 +65,7 @@ def no_answer(method: str, endpoint: str, timeout_s: float) -> DeadlineError:
 
 
 class GrpcChannel:
-    """A channel to a server process. Made and used on the client's event loop.
+    """A channel to a server process. Thread-safe.
 
     Attributes:
         connection: that calls go through.
@@ -64,17 +86,23 @@ class GrpcChannel:
         """Return HOST:PORT."""
         return self._endpoint
 
+    def start(
+        self, runtime: Runtime, method: str, message: bytes, *, deadline: Deadline
+    ) -> "Future[bytes]":
+        """Send one request and return the future of the reply; see ``Channel.start``. Needs no loop."""
+        del runtime
+        return self._start(method, message, deadline)
+
     async def call(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
         """Send one request and return the reply; see ``Channel.call``."""
-        timeout_s = deadline.remaining_s
-        try:
-            return await self.connection.send(method, message, timeout_s=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise self._translate(method, error, timeout_s) from None
+        return await asyncio.wrap_future(self._start(method, message, deadline))
 
-    def _translate(
-        self, method: str, error: grpc.aio.AioRpcError, timeout_s: float
-    ) -> PserverError:
+    def _start(self, method: str, message: bytes, deadline: Deadline) -> "Future[bytes]":
+        timeout_s = deadline.remaining_s
+        failing = functools.partial(self._translate, method, timeout_s)
+        return self.connection.send(method, message, timeout_s=timeout_s, failing=failing)
+
+    def _translate(self, method: str, timeout_s: float, error: grpc.Call) -> PserverError:
         """Return our error for gRPC's, with the endpoint in front."""
         metadata = [(str(key), value) for key, value in error.trailing_metadata() or ()]
         text = error.details() or error.code().name
@@ -87,4 +115,4 @@ class GrpcChannel:
 
     async def close(self) -> None:
         """Close the connection."""
-        await self.connection.close()
+        self.connection.close()

@@ -2,21 +2,71 @@
 
 Rooms before and after: ``channel`` sends a request on it, once; ``credentials`` holds what the server is shown.
 
+gRPC's own threads carry the bytes, and no event loop is asked: a pull of 27,600 keys costs a client 1.3 ms of CPU and
+a push 1.1, and 1.6 each through the stubs for asyncio (4 in flight, paired runs on 2 busy cores).
+
 What always holds: a connection that was lost is made again with the certificates that are in the files then; what
-is open on the one before may finish. Owner: the client's event loop.
+is open on the one before may finish. Thread-safe.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
+import functools
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 import grpc
 
 from pserver.client.credentials import Credentials, Metadata
+from pserver.errors import PserverError, UnavailableError
 from pserver.transport import SERVICE
 
-_OLD_S = 20.0  # for calls that are open on a connection which is replaced
+Failing = Callable[[grpc.Call], PserverError]
 
-Call = Callable[..., Awaitable[bytes]]
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """A connection with the certificates of one time; owner: the lock of its ``Connection``.
+
+    Attributes:
+        channel: of gRPC.
+        generation: of the certificates.
+        methods: the stubs that were needed so far.
+        num_open: calls that have no end yet.
+        is_left: whether another one took its place: it is closed with its last call.
+    """
+
+    channel: grpc.Channel
+    generation: int
+    methods: dict[str, grpc.UnaryUnaryMultiCallable] = field(default_factory=dict)
+    num_open: int = 0
+    is_left: bool = False
+
+    def stub(self, method: str) -> grpc.UnaryUnaryMultiCallable:
+        """Return what calls a method."""
+        stub = self.methods.get(method)
+        if stub is None:
+            stub = self.methods[method] = self.channel.unary_unary(f"/{SERVICE}/{method}")
+        return stub
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """One request on its way.
+
+    Attributes:
+        method: of the service.
+        message: its bytes.
+        timeout_s: that it gets.
+        failing: makes our error of gRPC's.
+        reply: the future of whoever asked.
+    """
+
+    method: str
+    message: bytes
+    timeout_s: float
+    failing: Failing
+    reply: "Future[bytes]"
 
 
 class Connection:
@@ -33,27 +83,27 @@ class Connection:
         self._credentials = credentials
         self.more_metadata: Metadata = ()
         self.has_answered = False
-        self._old: set[asyncio.Task[None]] = set()
-        self._open()
+        self._lock = threading.Lock()
+        self._line = self._open()
+        self._left: list[_Line] = []  # that have calls open
 
-    async def send(self, method: str, message: bytes, *, timeout_s: float) -> bytes:
-        """Return the reply to one request.
+    def send(
+        self, method: str, message: bytes, *, timeout_s: float, failing: Failing
+    ) -> "Future[bytes]":
+        """Begin to send one request, and return the future of its reply; cancelling that gives the request up.
 
         A server that refuses the token is asked again if the file has another one by now: it did not look at the
         request, so nothing can happen twice.
 
-        Raises:
-            AioRpcError: as gRPC has it.
+        Args:
+            method: of the service.
+            message: the request.
+            timeout_s: seconds that it gets.
+            failing: is asked on a thread of gRPC for the error that the future fails with.
         """
-        try:
-            return await self._noted(method, message, timeout_s)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
-                self._renew()
-            is_refused = error.code() is grpc.StatusCode.UNAUTHENTICATED
-            if not (is_refused and self._credentials.renew_token()):
-                raise
-        return await self._noted(method, message, timeout_s)
+        sent = _Sent(method, message, timeout_s, failing, Future())
+        self._once(sent, is_last=False)
+        return sent.reply
 
     @property
     def hint(self) -> str:
@@ -62,36 +112,86 @@ class Connection:
             return ""
         return "; does that server speak TLS? Then give --tls-cert, --tls-key and --tls-ca"
 
-    async def close(self) -> None:
-        """Close it, and those before it."""
-        await self._channel.close()
-        for closing in self._old:
-            closing.cancel()
+    def close(self) -> None:
+        """Close it, and those before it; what is open on them fails."""
+        with self._lock:
+            lines, self._left = [self._line, *self._left], []
+        for line in lines:
+            line.channel.close()
 
-    def _open(self) -> None:
-        """Take a connection with the certificates of now."""
-        self._generation = self._credentials.generation
-        self._channel = self._credentials.open(self._endpoint)
-        self._methods: dict[str, Call] = {}
+    def _open(self) -> _Line:
+        """Return a connection with the certificates of now."""
+        return _Line(self._credentials.open(self._endpoint), self._credentials.generation)
 
-    async def _noted(self, method: str, message: bytes, timeout_s: float) -> bytes:
-        reply = await self._once(method, message, timeout_s)
-        self.has_answered = True
-        return reply
+    def _once(self, sent: _Sent, *, is_last: bool) -> None:
+        """Make one call."""
+        with self._lock:
+            line = self._line
+            stub = line.stub(sent.method)
+            line.num_open += 1
+        shown = self._credentials.metadata
+        try:
+            call = stub.future(
+                sent.message, timeout=sent.timeout_s, metadata=shown + self.more_metadata
+            )
+        except ValueError as error:  # gRPC's word for a connection that was closed
+            self._leave_call(line)
+            if sent.reply.set_running_or_notify_cancel():
+                sent.reply.set_exception(
+                    UnavailableError(f"{sent.method} at {self._endpoint}: {error}")
+                )
+            return
+        sent.reply.add_done_callback(functools.partial(_give_up, call))
+        call.add_done_callback(functools.partial(self._end, sent, line, shown, is_last=is_last))
 
-    def _once(self, method: str, message: bytes, timeout_s: float) -> Awaitable[bytes]:
-        stub = self._methods.get(method)
-        if stub is None:
-            stub = self._channel.unary_unary(f"/{SERVICE}/{method}")
-            self._methods[method] = stub
-        metadata = self._credentials.metadata + self.more_metadata
-        return stub(message, timeout=timeout_s, metadata=metadata)
+    def _end(
+        self, sent: _Sent, line: _Line, shown: Metadata, call: grpc.Future, *, is_last: bool
+    ) -> None:
+        """Settle a call that came to its end, or make it once more; on a thread of gRPC."""
+        self._leave_call(line)
+        code = call.code()
+        if code is grpc.StatusCode.UNAVAILABLE:
+            self._renew()
+        if code is grpc.StatusCode.UNAUTHENTICATED and not is_last:
+            self._credentials.renew_token()
+            if self._credentials.metadata != shown:
+                self._once(sent, is_last=True)
+                return
+        if not sent.reply.set_running_or_notify_cancel():
+            return
+        if code is grpc.StatusCode.OK:
+            self.has_answered = True
+            sent.reply.set_result(call.result())
+        else:
+            sent.reply.set_exception(sent.failing(call))
+
+    def _leave_call(self, line: _Line) -> None:
+        """Note that a call is over; close a connection that was left with its last one."""
+        with self._lock:
+            line.num_open -= 1
+            is_over = line.is_left and not line.num_open and line in self._left
+            if is_over:
+                self._left.remove(line)
+        if is_over:
+            line.channel.close()
 
     def _renew(self) -> None:
         """Take another connection, if there are other certificates now."""
         self._credentials.renew_tls()
-        if self._generation != self._credentials.generation:
-            closing = asyncio.ensure_future(self._channel.close(_OLD_S))
-            self._old.add(closing)
-            closing.add_done_callback(self._old.discard)
-            self._open()
+        with self._lock:
+            before = self._line
+            if before.generation == self._credentials.generation:
+                return
+            self._line = self._open()
+            before.is_left = True
+            is_idle = not before.num_open
+            if not is_idle:
+                self._left.append(before)
+        if is_idle:
+            before.channel.close()
+
+
+def _give_up(call: grpc.Future, reply: "Future[bytes]") -> None:
+    """Cancel a call whose reply nobody wants any more."""
+    if reply.cancelled():
+        call.cancel()

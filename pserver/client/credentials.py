@@ -4,9 +4,11 @@ Rooms before and after: ``connect`` reads the settings, once for all shards; ``c
 it and asks for newer ones when a call failed.
 
 What always holds: the token is in no error and no log. Files that changed are used from the next connection, or
-the next call that was refused for its token, on. Owner: the client's event loop.
+the next call that was refused for its token, on. Thread-safe.
 """
 
+import contextlib
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +58,7 @@ class Credentials:
         """
         self._tls = tls_of(settings)
         self._token_file = settings.token_file
+        self._lock = threading.Lock()  # one thread reads files at a time
         self.metadata = self._read_metadata()
 
     @property
@@ -68,27 +71,25 @@ class Credentials:
         """Return whether servers are shown a certificate."""
         return self._tls is not None
 
-    def open(self, endpoint: str) -> grpc.aio.Channel:
+    def open(self, endpoint: str) -> grpc.Channel:
         """Return a connection to be made to a server."""
         if self._tls is None:
-            return grpc.aio.insecure_channel(endpoint, options=client_options())
+            return grpc.insecure_channel(endpoint, options=client_options())
         pems = self._tls.pems
         shown = grpc.ssl_channel_credentials(pems.ca, pems.key, pems.cert)
-        return grpc.aio.secure_channel(endpoint, shown, options=client_options())
+        return grpc.secure_channel(endpoint, shown, options=client_options())
 
     def renew_tls(self) -> None:
         """Read certificates that changed."""
         if self._tls is not None:
-            self._tls.renew()
+            with self._lock:
+                self._tls.renew()
 
-    def renew_token(self) -> bool:
-        """Read the token again; return whether it is another one."""
-        before = self.metadata
-        try:
+    def renew_token(self) -> None:
+        """Read the token again; one that cannot be read stays as it was."""
+        # The refusal of the server, which comes next then, says what matters.
+        with self._lock, contextlib.suppress(ConfigError):
             self.metadata = self._read_metadata()
-        except ConfigError:
-            return False  # the refusal of the server, which comes next, says what matters
-        return self.metadata != before
 
     def _read_metadata(self) -> Metadata:
         if self._token_file is None:

@@ -12,11 +12,13 @@ Owner: the client's event loop.
 """
 
 import time
+from concurrent.futures import Future
 
 import structlog
 
 from pserver.client.channel import Channel, GrpcChannel
 from pserver.client.credentials import OPEN, Credentials
+from pserver.client.runtime import Runtime
 from pserver.deadline import Deadline
 from pserver.errors import (
     DeadlineError,
@@ -42,7 +44,7 @@ def open_channel(
 
 
 class PairChannel:
-    """A channel to a server and its standby. Made and used on the client's event loop."""
+    """A channel to a server and its standby, which works on the client's event loop."""
 
     def __init__(
         self, endpoints: str, credentials: Credentials = OPEN, promote_after_s: float | None = None
@@ -66,6 +68,12 @@ class PairChannel:
     def endpoint(self) -> str:
         """Return the server that the next call goes to."""
         return self._channels[self._turn].endpoint
+
+    def start(
+        self, runtime: Runtime, method: str, message: bytes, *, deadline: Deadline
+    ) -> "Future[bytes]":
+        """Send one request and return the future of the reply; see ``Channel.start``."""
+        return runtime.submit(self.call(method, message, deadline=deadline))
 
     async def call(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
         """Send one request and return the reply; see ``Channel.call``."""

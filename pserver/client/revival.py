@@ -181,8 +181,7 @@ class Revival:
             except RestartedError:  # once more, meanwhile
                 continue
             break
-        lost, queue = self._lost[shard], self._queues[shard]
-        pushes, queue.acknowledged = queue.acknowledged, 0
+        lost, pushes = self._lost[shard], self._queues[shard].forget_acknowledged()
         self._lost[shard] = dataclasses.replace(
             lost,
             restarts=lost.restarts + 1,

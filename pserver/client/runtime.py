@@ -1,7 +1,7 @@
 """The client's event loop, in a thread of its own.
 
-Rooms before and after: ``client`` is called from any thread and hands work over; ``sendqueue`` and
-``channel`` live on the loop.
+Rooms before and after: ``client`` is called from any thread; ``sendqueue`` lets what failed wait and be tried
+again on the loop, a trainer's heartbeats live there, and in embedded mode the shards.
 
 Fork: the thread does not exist in a forked child (a DataLoader worker). Using the client there is
 an error that says what to do, at once; a child that does not use it is not disturbed.
@@ -11,7 +11,7 @@ import asyncio
 import concurrent.futures
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import uvloop
@@ -46,14 +46,6 @@ class Runtime:
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         """Run a coroutine on the loop and return its future."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def call_soon(self, function: Callable[..., object], *args: object) -> None:
-        """Run a function on the loop soon."""
-        self._loop.call_soon_threadsafe(function, *args)
-
-    def create_task(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Start a task; only from the loop."""
-        return self._loop.create_task(coroutine)
 
     def stop(self) -> None:
         """End the loop and its thread."""

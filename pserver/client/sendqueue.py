@@ -16,14 +16,17 @@ What always holds:
     * Every future is settled: by the reply, an error, the deadline or ``close``.
     * A message that a shard refuses since it is another process now goes through ``revival``, if there is one.
     * An outage is told once: when a request's tries exceed ``retry``, and when one is answered again.
+
+The first try of a request begins in the thread that puts it, or in the one that ended the request before it; what
+failed is tried again on the client's event loop.
 """
 
 import asyncio
-import concurrent.futures
 import functools
 import random
 import threading
 from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import structlog
@@ -53,42 +56,58 @@ _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """A message on its way, and the future that gets its reply."""
 
     method: str
     message: bytes
     deadline: Deadline
-    future: "concurrent.futures.Future[bytes]"
+    future: "Future[bytes]"
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A request that left; owner: the lock of its queue.
+
+    Attributes:
+        number: of the requests that left before.
+        request: which.
+        limit: when a server that does not answer is given up.
+        trying: what is done for it now.
+    """
+
+    number: int
+    request: Request
+    limit: Deadline
+    trying: "Future[bytes]"
 
 
 class SendQueue:
-    """The queue of one shard. ``put`` and the counters are thread-safe; the rest is the loop's."""
+    """The queue of one shard. Thread-safe."""
 
     def __init__(self, channel: Channel, runtime: Runtime, settings: ClientSettings) -> None:
         """Begin empty.
 
         Args:
             channel: to the shard.
-            runtime: whose loop delivers.
+            runtime: whose loop tries again.
             settings: the limits.
         """
         self._channel = channel
         self._runtime = runtime
         self._settings = settings
         self._room = threading.Condition()
-        self._count = 0  # waiting or open; under _room
-        self._bytes = 0  # of those; under _room
-        self._is_closed = False  # under _room; the loop's to write
-        self._waiting: deque[Request] = deque()  # the loop's
-        self._num_started = 0  # the loop's
-        self._open: dict[int, asyncio.Task[bytes]] = {}  # by number, oldest first; the loop's
+        # All below is under _room.
+        self._count = 0  # waiting or open
+        self._bytes = 0  # of those
+        self._is_closed = False
+        self._waiting: deque[Request] = deque()
+        self._num_started = 0
+        self._open: dict[int, _Open] = {}  # by number, oldest first
+        self._is_out = False  # whether an outage was told
         self.retries = 0  # written by the loop only
-        self._is_out = False  # whether an outage was told; the loop's
-        self.acknowledged = (
-            0  # pushes, by the process that the shard is now; written by the loop only
-        )
+        self._acknowledged = 0  # pushes, by the process that the shard is now
         self.revival: Revival | None = (
             None  # of a client that goes on; set before the first request
         )
@@ -103,9 +122,7 @@ class SendQueue:
         """Return the requests that wait or are open."""
         return self._count
 
-    def put(
-        self, method: str, message: bytes, *, deadline: Deadline
-    ) -> "concurrent.futures.Future[bytes]":
+    def put(self, method: str, message: bytes, *, deadline: Deadline) -> "Future[bytes]":
         """Hand over one request; wait while the queue is full.
 
         Args:
@@ -135,8 +152,9 @@ class SendQueue:
                 )
             self._count += 1
             self._bytes += size
-            request = Request(method, message, deadline, concurrent.futures.Future())
-            self._runtime.call_soon(self._enqueue, request)  # in here, so never after ``close``
+            request = Request(method, message, deadline, Future())
+            self._waiting.append(request)
+            self._start_some()
         return request.future
 
     @property
@@ -161,18 +179,33 @@ class SendQueue:
         """Send one request past the queue as it is, whatever comes of it; on the loop."""
         return await self._channel.call(method, message, deadline=deadline)
 
+    @property
+    def acknowledged(self) -> int:
+        """Return the pushes that the process acknowledged which the shard is now."""
+        return self._acknowledged
+
+    def forget_acknowledged(self) -> int:
+        """Return that number, and begin anew: the shard is another process now."""
+        with self._room:
+            count, self._acknowledged = self._acknowledged, 0
+        return count
+
     async def close(self) -> None:
-        """Give up what is not delivered, with an error, and close the channel."""
+        """Give up what is not delivered, with an error, and close the channel; on the loop."""
         with self._room:
             self._is_closed = True
+            left = list(self._open.values())
+            given_up = [*(each.request for each in left), *self._waiting]
+            self._open.clear()
+            self._waiting.clear()
+            self._count = self._bytes = 0
             self._room.notify_all()
-        await asyncio.sleep(0)  # what was put just before is in _waiting now
-        tasks = list(self._open.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        while self._waiting:
-            self._finish(self._waiting.popleft(), self._closed())
+        for each in left:
+            each.trying.cancel()
+        for request in given_up:
+            request.future.set_exception(self._closed())
+        for _ in range(2):  # turns: what was cancelled on this loop is told, and ends
+            await asyncio.sleep(0)
         await self._channel.close()
 
     def _closed(self) -> UnavailableError:
@@ -187,76 +220,117 @@ class SendQueue:
             and self._bytes + size <= self._settings.send_queue_bytes
         )
 
-    def _enqueue(self, request: Request) -> None:
-        self._waiting.append(request)
-        self._start_some()
-
     def _start_some(self) -> None:
-        """Send what the window allows."""
+        """Send what the window allows; under _room, so that requests leave in order."""
         while self._waiting and self._may_start() and not self._is_closed:
             request = self._waiting.popleft()
-            task = self._runtime.create_task(self._try_until_deadline(request))
-            self._open[self._num_started] = task
-            task.add_done_callback(functools.partial(self._end, self._num_started, request))
+            limit = self._limit(request)
+            trying = self._channel.start(
+                self._runtime, request.method, request.message, deadline=self._try_deadline(limit)
+            )
+            each = _Open(self._num_started, request, limit, trying)
+            self._open[each.number] = each
             self._num_started += 1
+            trying.add_done_callback(functools.partial(self._tried, each))
 
     def _may_start(self) -> bool:
         """Return whether the window and the span allow one more on the wire."""
         oldest = next(iter(self._open), self._num_started)
         return len(self._open) < self._settings.window and self._num_started - oldest < SPAN_MAX
 
-    def _end(self, number: int, request: Request, task: "asyncio.Task[bytes]") -> None:
-        """Give a request's future what its delivery came to, even if it never began."""
-        del self._open[number]
-        if task.cancelled():
-            self._finish(request, self._closed())
-        elif (error := task.exception()) is None:
-            self._finish(request, task.result())
+    def _tried(self, each: _Open, trying: "Future[bytes]") -> None:
+        """Take note of a first try; on the thread that ended it."""
+        failure = None if trying.cancelled() else trying.exception()
+        if not isinstance(failure, PserverError) or not self._may_pass(failure):
+            self._end(each, trying)
+            return
+        with self._room:
+            if each.number not in self._open:
+                return  # closed
+            each.trying = self._runtime.submit(self._try_again(each, failure))
+            trying = each.trying
+        trying.add_done_callback(functools.partial(self._end, each))
+
+    def _end(self, each: _Open, trying: "Future[bytes]") -> None:
+        """Give a request's future what its delivery came to, free its room, and go on."""
+        request = each.request
+        with self._room:
+            if self._open.pop(each.number, None) is None:
+                return  # closed, which settled it
+            error = trying.exception()
+            self._acknowledged += error is None and request.method == "Push"
+            self._count -= 1
+            self._bytes -= len(request.message)
+            self._room.notify_all()
+        if error is None:
+            self._tell_return()
+            request.future.set_result(trying.result())
         elif isinstance(error, PserverError):
-            self._finish(request, error)
+            request.future.set_exception(error)
         else:
             mistake = InternalError(f"{request.method} to {self.endpoint}: {error!r}")
             mistake.__cause__ = error
-            self._finish(request, mistake)
-        self._start_some()
+            request.future.set_exception(mistake)
+        with self._room:
+            self._start_some()
 
-    async def _try_until_deadline(self, request: Request) -> bytes:
-        """Return the reply, trying again after failures that may pass."""
-        delay_s = _BACKOFF_FIRST_S
-        message, tries = request.message, 0
-        limit = self._limit(request)
+    def _may_pass(self, failure: PserverError) -> bool:
+        """Return whether a failure may be gone at another try."""
+        if isinstance(failure, RestartedError):
+            return self.revival is not None
+        return isinstance(failure, TransientError | DeadlineError)
+
+    async def _try_again(self, each: _Open, failure: PserverError) -> bytes:
+        """Return the reply to a request whose first try failed, trying on after failures that may pass."""
+        request, message, limit = each.request, each.request.message, each.limit
+        delay_s, tries = _BACKOFF_FIRST_S, 1
         while True:
-            tries += 1
-            try_deadline = Deadline.after(min(self._settings.try_timeout_s, limit.remaining_s))
-            try:
-                reply = await self._channel.call(request.method, message, deadline=try_deadline)
-            except NotYetError as error:  # the server is there, and held it as long as it may
+            if isinstance(failure, NotYetError):  # the server is there, and held it long enough
                 tries, limit = 0, self._limit(request)
                 if limit.is_over:
                     raise DeadlineError(
-                        f"{request.method} to {self.endpoint} waited until the deadline: {error}"
-                    ) from error
-            except RestartedError as error:
+                        f"{request.method} to {self.endpoint} waited until the deadline: {failure}"
+                    ) from failure
+            elif isinstance(failure, RestartedError):
                 if self.revival is None or request.deadline.is_over:
-                    raise
-                message = await self.revival.revived(self, request.method, message, error)
+                    raise failure
+                message = await self.revival.revived(self, request.method, message, failure)
                 limit = self._limit(request)
-            except (TransientError, DeadlineError) as error:
-                self._tell_outage(tries, error)
-                # Full jitter, so that trainers do not come back all at once.
-                pause_s = delay_s * random.random()
-                if limit.remaining_s <= pause_s:
-                    raise DeadlineError(
-                        f"{request.method}: {self.endpoint} did not answer before the deadline; "
-                        f"last failure: {error}"
-                    ) from error
-                self.retries += 1
-                await asyncio.sleep(pause_s)
-                delay_s = min(2.0 * delay_s, _BACKOFF_MAX_S)
             else:
-                self._tell_return()
-                self.acknowledged += request.method == "Push"
-                return reply
+                self._tell_outage(tries, failure)
+                await self._pause(request, failure, limit=limit, delay_s=delay_s)
+                delay_s = min(2.0 * delay_s, _BACKOFF_MAX_S)
+            tries += 1
+            try:
+                return await self._channel.call(
+                    request.method, message, deadline=self._try_deadline(limit)
+                )
+            except PserverError as error:
+                if not self._may_pass(error):
+                    raise
+                failure = error
+
+    async def _pause(
+        self, request: Request, failure: PserverError, *, limit: Deadline, delay_s: float
+    ) -> None:
+        """Wait before another try.
+
+        Raises:
+            DeadlineError: there is no time for one.
+        """
+        # Full jitter, so that trainers do not come back all at once.
+        pause_s = delay_s * random.random()
+        if limit.remaining_s <= pause_s:
+            raise DeadlineError(
+                f"{request.method}: {self.endpoint} did not answer before the deadline; "
+                f"last failure: {failure}"
+            ) from failure
+        self.retries += 1
+        await asyncio.sleep(pause_s)
+
+    def _try_deadline(self, limit: Deadline) -> Deadline:
+        """Return when a try that begins now has failed."""
+        return Deadline.after(min(self._settings.try_timeout_s, limit.remaining_s))
 
     def _limit(self, request: Request) -> Deadline:
         """Return when to give up a server that does not answer from now on.
@@ -269,25 +343,18 @@ class SendQueue:
 
     def _tell_outage(self, tries: int, error: PserverError) -> None:
         """Say once which shard does not answer, when a request has failed often enough."""
-        if tries > self._settings.retry and not self._is_out:
-            self._is_out = True
+        if tries <= self._settings.retry:
+            return
+        with self._room:
+            was_out, self._is_out = self._is_out, True
+        if not was_out:
             log.warning(
                 "server does not answer", endpoint=self.endpoint, tries=tries, error=str(error)
             )
 
     def _tell_return(self) -> None:
         """Say that a shard that did not answer does."""
-        if self._is_out:
-            self._is_out = False
-            log.warning("server answers again", endpoint=self.endpoint, retries=self.retries)
-
-    def _finish(self, request: Request, outcome: bytes | BaseException) -> None:
-        """Free the request's room and settle its future."""
         with self._room:
-            self._count -= 1
-            self._bytes -= len(request.message)
-            self._room.notify_all()
-        if isinstance(outcome, BaseException):
-            request.future.set_exception(outcome)
-        else:
-            request.future.set_result(outcome)
+            was_out, self._is_out = self._is_out, False
+        if was_out:
+            log.warning("server answers again", endpoint=self.endpoint, retries=self.retries)

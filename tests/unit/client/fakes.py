@@ -7,6 +7,7 @@ Each call that arrives is put into ``arrivals`` and waits until the test answers
 import asyncio
 import queue
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from pserver.client.runtime import Runtime
@@ -25,16 +26,15 @@ class Arrival:
     method: str
     message: bytes
     timeout_s: float
-    runtime: Runtime
     answer: "asyncio.Future[bytes]"
 
     def reply(self, message: bytes) -> None:
         """Answer it."""
-        self.runtime.call_soon(self.answer.set_result, message)
+        self.answer.get_loop().call_soon_threadsafe(self.answer.set_result, message)
 
     def fail(self, error: Exception) -> None:
         """Let it fail."""
-        self.runtime.call_soon(self.answer.set_exception, error)
+        self.answer.get_loop().call_soon_threadsafe(self.answer.set_exception, error)
 
 
 @dataclass
@@ -48,11 +48,17 @@ class FakeChannel:
     num_calls: int = 0
     num_closed: int = 0
 
+    def start(
+        self, runtime: Runtime, method: str, message: bytes, *, deadline: Deadline
+    ) -> "Future[bytes]":
+        """Answer on the loop."""
+        return runtime.submit(self.call(method, message, deadline=deadline))
+
     async def call(self, method: str, message: bytes, *, deadline: Deadline) -> bytes:
         """Answer as scripted, or when the test says."""
         number, self.num_calls = self.num_calls, self.num_calls + 1
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.arrivals.put(Arrival(method, message, deadline.remaining_s, self.runtime, answer))
+        self.arrivals.put(Arrival(method, message, deadline.remaining_s, answer))
         if self.script is not None:
             return self.script(number, message)
         return await answer
