@@ -43,6 +43,8 @@ def server_options() -> Options:
         ("grpc.so_reuseport", 0),
         # A client may ping every 10 s even without a call; the default of 300 s cuts it off.
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        # Without a call the default is two hours, and the second ping too many ends the connection.
+        ("grpc.keepalive_permit_without_calls", 1),
     ]
 
 
@@ -70,7 +72,8 @@ def split_endpoint(text: str, *, where: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``.
 
     Raises:
-        ConfigError: the text has another form, or the port is out of range.
+        ConfigError: the text has another form, or the port is out of range. A resolver of gRPC's may
+            stand before it, as ``dns://SERVER/HOST:PORT``.
 
     >>> split_endpoint("127.0.0.1:6170", where="--bind")
     ('127.0.0.1', 6170)
@@ -78,6 +81,8 @@ def split_endpoint(text: str, *, where: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise ConfigError(f"{where}: must be HOST:PORT with a port in [0, 65535], got {text!r}")
+    if ":" in host and "://" not in host and not (host[0] == "[" and host[-1] == "]"):
+        raise ConfigError(f"{where}: an IPv6 address takes brackets, [::1]:6170; got {text!r}")
     return host, int(port)
 
 

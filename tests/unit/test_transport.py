@@ -25,17 +25,17 @@ def test_both_sides_take_and_send_messages_of_one_size(options: Options) -> None
     assert len(values) == len(options)
 
 
-def test_ports_are_not_shared() -> None:
+def test_b8_ports_are_not_shared() -> None:
     """A server's port is its own (B8)."""
     assert dict(server_options())["grpc.so_reuseport"] == 0
 
 
-def test_proxies_are_not_asked() -> None:
+def test_b12_proxies_are_not_asked() -> None:
     """A client does not look at proxy variables (B12)."""
     assert dict(client_options())["grpc.enable_http_proxy"] == 0
 
 
-def test_pings_are_no_oftener_than_the_server_allows() -> None:
+def test_b11_pings_are_no_oftener_than_the_server_allows() -> None:
     """A client's keepalive is no shorter than what the server tolerates (B11)."""
     pings_ms = int(dict(client_options())["grpc.keepalive_time_ms"])
 
@@ -68,6 +68,13 @@ def test_endpoint_is_refused_when_it_has_another_form(text: str) -> None:
         split_endpoint(text, where="--ps")
 
     assert str(caught.value) == (f"--ps: must be HOST:PORT with a port in [0, 65535], got {text!r}")
+
+
+@pytest.mark.parametrize("text", ["::1:6170", "ipv4:127.0.0.1:6170", "fe80::1:0"])
+def test_i4_address_of_ipv6_takes_brackets(text: str) -> None:
+    """What gRPC would read as an address without a port is refused with the form to write."""
+    with pytest.raises(ConfigError, match=r"an IPv6 address takes brackets, \[::1\]:6170"):
+        split_endpoint(text, where="--bind")
 
 
 def test_endpoints_keep_their_order() -> None:
