@@ -1,8 +1,8 @@
 """The failures of other systems that must not be ours: each has tests by its name, so that none can vanish.
 
 The names are those of a list of bug reports of other parameter servers, by group and number: A of several
-trainers, B of the network, E of dead and waiting processes, H of pipelines and collectives. ``test_a2_no_row_of_many_rounds_is_lost`` proves
-that A2 does not happen here.
+trainers, B of the network, E of dead and waiting processes, H of pipelines and collectives, I of deployment,
+J of metrics, K of the first hour. ``test_a2_no_row_of_many_rounds_is_lost`` proves that A2 does not happen here.
 """
 
 import ast
@@ -26,6 +26,10 @@ PROVED = {
     "b5": "a retry hangs for ever",
     "b6": "a dead server is noticed late, or a barrier runs into a deadline",
     "b7": "a data loader with worker processes beside a client stands still",
+    "b8": "two servers on one port start, and clients reach one or the other",
+    "b11": "a connection is closed for too many pings",
+    "b12": "a proxy variable makes calls inside a cluster fail",
+    "b13": "more than two gigabytes in one message crash or stand still",
     "e1": "trainers with unequal numbers of batches wait for each other",
     "e2": "a server dies or comes back empty, and the rest hang or go on with nothing",
     "e3": "both sides wait on full queues",
@@ -37,6 +41,22 @@ PROVED = {
     "h6": "a rank ends, and the others wait without a limit",
     "h7": "an all-reduce works with two ranks and with one length only",
     "h8": "ranks that cannot reach each other wait without a word",
+    "i1": "a server is back under another address, and trainers keep the old one",
+    "i2": "a name or server that comes late ends jobs again and again",
+    "i3": "process 1 ignores SIGTERM, or calls in flight are cut off",
+    "i4": "a server cannot start where IPv6 is off",
+    "i5": "bound to the wildcard of one family, dead to clients of the other",
+    "i6": "trainers see that nobody answers, and the reason stands in another process's log",
+    "i7": "what may be tried again and what may not have one exit status",
+    "i8": "a container is replaced, and its log is gone",
+    "j1": "metrics of processes that are gone add up",
+    "j2": "the number of series has no bound",
+    "j3": "nobody says what a restore or a save did",
+    "k1": "generated code is newer than the installed protobuf",
+    "k2": "the documented example does not run as written",
+    "k3": "a table is not trained, and nothing says so",
+    "k4": "platforms, files, other sizes and full tables are asked for again and again",
+    "k5": "a part that is not installed is found out late, as something else",
 }
 """What goes wrong elsewhere, by the name that its tests have."""
 

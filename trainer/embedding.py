@@ -10,6 +10,7 @@ What always holds:
       A client pushes it then and there; a ``Mode`` when the step ends. A failed push is raised by
       the next one or by ``flush()``.
     * A key that is in no bag is not touched.
+    * Eight forwards in a row whose gradients never came are warned of, once: nothing is learnt then.
 """
 
 import math
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
+import structlog
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -27,6 +29,10 @@ import pserver
 from trainer.modes.base import Pending, Rows
 from trainer.pooling import Pooling, pool
 from trainer.said import BagFacts, said_of
+
+log = structlog.get_logger(__name__)
+
+_UNANSWERED_MAX = 8  # forwards in training before a missing gradient is told of
 
 KeysLike: TypeAlias = Tensor | NDArray[np.integer]
 """Keys as a tensor or array: integers of any width; -1 and 2^64 - 1 are the same key."""
@@ -118,6 +124,7 @@ class EmbeddingBag(nn.Module):
         self.pooling: Pooling = pooling
         self.comm = CommTime()
         self._needs = self.spec.needs
+        self._unanswered = 0  # forwards in training since the last gradient
         self._client = client
         self._device = torch.device(device)
 
@@ -203,12 +210,23 @@ class EmbeddingBag(nn.Module):
         rows = torch.from_numpy(pulled if pulled.flags.writeable else pulled.copy())
         rows = rows.to(self._device)
         if self.training and torch.is_grad_enabled():
+            self._note_forward()
             rows.requires_grad_()
             rows.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 lambda leaf: self._push(fetch.distinct, leaf, ends, facts)
             )
         out = pool(rows, fetch.distinct.inverse, ends, self.pooling, weights)
         return out.view(*shape, self.spec.dim) if self.pooling == "none" else out
+
+    def _note_forward(self) -> None:
+        """Count a forward in training; warn if gradients do not come."""
+        self._unanswered += 1
+        if self._unanswered == _UNANSWERED_MAX:
+            log.warning(
+                "a table gets no gradient: call backward() on a loss that depends on it, or eval()",
+                table=self.spec.name,
+                forwards=self._unanswered,
+            )
 
     def _push(
         self,
@@ -220,6 +238,7 @@ class EmbeddingBag(nn.Module):
         """Send the gradient that arrived at the pulled rows."""
         begin = time.perf_counter()
         assert leaf.grad is not None
+        self._unanswered = 0
         grads = leaf.grad.detach().cpu().numpy().reshape(-1)
         leaf.grad = None
         said = said_of(distinct, ends, facts, self._needs)

@@ -60,7 +60,8 @@ def _connect(settings: RunSettings) -> pserver.Client:
             checkpoint_dir=settings.checkpoint_dir,
             restore="latest" if settings.resume else None,
         )
-    return pserver.connect(settings.ps, settings=settings.client_settings())
+    connect_s = min(settings.give_up_after, settings.barrier_timeout)
+    return pserver.connect(settings.ps, settings=settings.client_settings(), connect_s=connect_s)
 
 
 def make_ctr_model(mode: Mode, settings: RunSettings, data: Data) -> tuple[CtrModel, DenseStep]:

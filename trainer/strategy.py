@@ -137,7 +137,11 @@ class Strategy(Settings):
     ] = "wait"
     barrier_timeout: Annotated[
         float,
-        Field(gt=0.0, le=86400.0, description="seconds that trainers wait for each other"),
+        Field(
+            gt=0.0,
+            le=86400.0,
+            description="seconds that trainers wait for each other, and for servers that start",
+        ),
     ] = 300.0
     lease_s: Annotated[
         float,

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+import structlog
+
 from pserver.client.channel import Channel
 from pserver.client.client import Client
 from pserver.client.credentials import Credentials
@@ -30,6 +32,8 @@ from pserver.transport import split_endpoints
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import parse_small
 
+log = structlog.get_logger(__name__)
+
 NO_STANDBYS = (
     "promote_after needs servers with standbys, named as HOST:PORT|HOST:PORT: nobody else can take a "
     "server's place"
@@ -37,6 +41,8 @@ NO_STANDBYS = (
 """Why the setting is refused."""
 
 _RETRY_S = 0.1  # between two tries of the handshake, while servers start
+
+_TELL_EVERY_S = 10.0  # while a server is waited for
 
 _BUSY_S = 300.0
 """How long a server may be busy: the first table that a machine ever has takes a minute of compiling, more if
@@ -47,7 +53,7 @@ _THERE_S = 2.0  # for a busy server to say that it is there
 
 async def _describe(channel: Channel, deadline: Deadline) -> pb.DescribeReply:
     """Return what a server says of itself; wait for one that is still starting, or busy."""
-    last = Deadline.after(deadline.remaining_s + _BUSY_S)
+    last, tell = Deadline.after(deadline.remaining_s + _BUSY_S), Deadline.after(_TELL_EVERY_S)
     while True:
         try:
             message = await channel.call("Describe", b"", deadline=deadline)
@@ -60,6 +66,10 @@ async def _describe(channel: Channel, deadline: Deadline) -> pb.DescribeReply:
                     f"no pserver answers at {channel.endpoint}; is it running and is the address "
                     f"right? ({error})"
                 ) from None
+            if tell.is_over:
+                tell = Deadline.after(_TELL_EVERY_S)
+                left_s = round(deadline.remaining_s)
+                log.warning("waits for a server", reason=str(error), seconds_left=left_s)
             await asyncio.sleep(_RETRY_S)
         except ClusterError as error:  # UNIMPLEMENTED: something else listens there
             raise ClusterError(f"{channel.endpoint} is no pserver: {error}") from None

@@ -179,7 +179,7 @@ def test_each_pod_of_the_job_is_the_trainer_of_its_index(
     assert {each.trainers for each in settings} == {spec["completions"]}
 
 
-def test_the_job_gives_up_where_trying_again_cannot_help(objects: list[Object]) -> None:
+def test_i7_the_job_gives_up_where_trying_again_cannot_help(objects: list[Object]) -> None:
     """Only the product's status for settings that cannot work fails the job at once."""
     job = one(objects, "Job")
     rules = job["spec"]["podFailurePolicy"]["rules"]
@@ -263,6 +263,16 @@ def test_pods_are_locked_in(objects: list[Object], kind: str) -> None:
     assert filling["image"] == working["image"]
     assert filling["command"] == ["cp", "-r", f"{cache}/.", "/cache"]
     assert filling["volumeMounts"] == [{"name": "compile-cache", "mountPath": "/cache"}]
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "Job", "CronJob"])
+def test_i8_the_last_words_of_a_container_outlive_it(objects: list[Object], kind: str) -> None:
+    """Its end is told with its last lines of log, which is where the reason stands."""
+    workload = one(objects, kind)
+    pod = pod_of(workload["spec"]["jobTemplate"] if kind == "CronJob" else workload)
+
+    for container in pod["containers"]:
+        assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 def test_names_that_objects_call_each_other_by_exist(objects: list[Object]) -> None:

@@ -17,7 +17,7 @@ import pserver
 from pserver import cli
 from pserver.checkpoint.local import LocalStore
 from pserver.checkpoint.tools import verify
-from tests.integration.servers import Start, endpoints, servers, start_cluster
+from tests.integration.servers import WAIT_S, Start, endpoints, servers, start_cluster
 
 pytestmark = pytest.mark.integration
 
@@ -71,6 +71,28 @@ def test_training_goes_on_as_our_documents_say_when_servers_are_replaced(
     with pserver.connect(endpoints(second)) as client:
         push(client, 0.5)
         assert np.array_equal(client.peek("t", KEYS), expected)
+
+
+def test_j3_a_save_and_a_restore_end_with_a_line_of_their_figures(
+    start: Start, tmp_path: Path
+) -> None:
+    """Folder, tables, rows, bytes, seconds: of the server that saved, and of the one that restored."""
+    first = start("--checkpoint-dir", str(tmp_path)).wait_ready()
+    with pserver.connect(first.endpoint, connect_s=WAIT_S) as client:
+        client.create_table(SPEC)
+        push(client)
+        client.checkpoints.save()
+    first.wait_line(
+        rf"event='saved' where='{tmp_path}/v00000001' shard=0 rows=4000 bytes=\d+ seconds=[\d.]+"
+    )
+    first.end()
+
+    second = start("--checkpoint-dir", str(tmp_path), "--restore", "latest")
+
+    second.wait_line(
+        rf"restored {tmp_path}/v00000001: tables 1, rows 4,000 of 4,000 here, optimizer state \d of "
+        r"\d, bytes [\d,]+, seconds [\d.]+"
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from structlog.testing import CapturingLogger
 
 import pserver
+from pserver.client import connect as connect_room
 from tests.integration.servers import WAIT_S, Server, Start
 
 SLACK_S = 3.0
@@ -81,7 +83,7 @@ def test_connect_fails_in_time_when_nobody_answers(port) -> None:
     assert "pserver-client" not in left
 
 
-def test_connect_waits_for_a_server_that_is_still_starting(start: Start) -> None:
+def test_i2_connect_waits_for_a_server_that_is_still_starting(start: Start) -> None:
     """A client that comes before its server is connected as soon as that is ready."""
     with closed_port() as endpoint:
         server = start("--bind", endpoint)
@@ -89,6 +91,25 @@ def test_connect_waits_for_a_server_that_is_still_starting(start: Start) -> None
     with pserver.connect(endpoint, connect_s=WAIT_S) as client:
         assert client.shards[0].endpoint == endpoint
     assert server.is_running
+
+
+@pytest.mark.parametrize("endpoint", ["nobody.invalid:6170", None], ids=["name", "port"])
+def test_i2_a_wait_for_servers_is_told_again_and_again(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str | None
+) -> None:
+    """A name that nobody knows yet, or a port that nobody has yet: tried to the limit, with a line now and then."""
+    log = CapturingLogger()
+    monkeypatch.setattr(connect_room, "log", log)
+    monkeypatch.setattr(connect_room, "_TELL_EVERY_S", 0.3)
+    with closed_port() as closed:
+        wanted = endpoint or closed
+
+    with pytest.raises(pserver.UnavailableError, match="no pserver answers"):
+        pserver.connect(wanted, connect_s=3.0)
+
+    assert len(log.calls) >= 2
+    assert {call.args for call in log.calls} == {("waits for a server",)}
+    assert wanted in log.calls[0].kwargs["reason"]
 
 
 def test_calls_fail_in_time_when_a_server_died(start: Start) -> None:

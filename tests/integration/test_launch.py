@@ -75,6 +75,23 @@ def test_first_failure_is_told_and_the_others_are_ended(
     assert left_over() == before
 
 
+def test_i6_the_words_of_a_server_that_cannot_start_are_told(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The job ends with the reason of the server, and not with trainers that nobody answers."""
+    Path("file").write_text("", encoding="utf-8")
+    before = left_over()
+
+    status = cli.main([*words, "--storage", "file", "--storage-dir", "file/x"])
+
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert status in (1, 2)
+    assert "server " in told
+    assert "file/x" in told
+    assert "logs/server-" in told
+    assert left_over() == before
+
+
 @pytest.mark.slow
 def test_settings_that_a_trainer_refuses_exit_2(
     words: list[str], capsys: pytest.CaptureFixture[str]

@@ -93,7 +93,7 @@ def test_every_metric_says_what_it_is(families: list[Metric]) -> None:
         assert family.documentation.endswith(".")
 
 
-def test_label_values_are_bounded(families: list[Metric]) -> None:
+def test_j2_label_values_are_bounded(families: list[Metric]) -> None:
     """Labels are methods, codes, tables, states and limits: never a key, a trainer or a text."""
     allowed = {
         "method": set(METHODS),

@@ -62,7 +62,7 @@ class NameServer:
             self._socket.sendto(reply, sender)
 
 
-def test_a_name_is_resolved_again_when_the_connection_is_lost(start: Start) -> None:
+def test_i1_a_name_is_resolved_again_when_the_connection_is_lost(start: Start) -> None:
     """A push that finds nobody at the old address arrives at the new one, once, within 5 s."""
     server = start().wait_ready()
     with Proxy(server.endpoint, host=HERE) as here, NameServer(HERE) as names:

@@ -54,7 +54,7 @@ def outcome(pending: pserver.PendingPush) -> int | pserver.PserverError:
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
-def test_pushes_in_flight_finish_or_fail_when_the_server_drains(
+def test_i3_pushes_in_flight_finish_or_fail_when_the_server_drains(
     start: Start, is_stopped: bool
 ) -> None:
     """SIGTERM during four pushes: each is applied or reported failed, and the exit is 0."""
@@ -87,7 +87,7 @@ def stalled_call(server: Server, proxy: Proxy) -> pserver.Client:
     return client
 
 
-def test_second_signal_ends_at_once(start: Start) -> None:
+def test_i3_second_signal_ends_at_once(start: Start) -> None:
     """While a drain waits for a call that does not end, a second SIGTERM ends the process."""
     server = start("--drain-s", "3600").wait_ready()
     with Proxy(server.endpoint, stall_bytes=MIB) as proxy:
@@ -104,7 +104,7 @@ def test_second_signal_ends_at_once(start: Start) -> None:
         client.close(flush=False)
 
 
-def test_drain_ends_when_its_time_is_up(start: Start) -> None:
+def test_i3_drain_ends_when_its_time_is_up(start: Start) -> None:
     """A call that does not end holds the drain for ``--drain-s`` only; the exit is 0."""
     server = start("--drain-s", "0.3").wait_ready()
     with Proxy(server.endpoint, stall_bytes=MIB) as proxy:

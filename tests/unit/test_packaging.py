@@ -1,10 +1,15 @@
 """What pyproject says of the packages is what the tree has."""
 
+import re
 import tomllib
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parents[2]
+from pserver.v1 import pserver_pb2 as pb
+
 _TOP = ("pserver", "trainer", "collective")
+
+
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_package_is_listed_when_it_has_modules() -> None:
@@ -36,3 +41,17 @@ def test_every_dependency_is_pinned_when_it_is_declared() -> None:
     missing = {name.replace("_", "-") for name in names} - pinned - {"pserver"}
 
     assert not missing
+
+
+def test_k1_generated_code_is_no_newer_than_the_oldest_protobuf_allowed() -> None:
+    """Whatever protobuf pip may choose loads what was generated, and a message makes the way there and back."""
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (bound,) = [d for d in project["dependencies"] if d.startswith("protobuf")]
+    generated = (_ROOT / "pserver" / "v1" / "pserver_pb2.py").read_text(encoding="utf-8")
+    made_for = re.search(r"^# Protobuf Python Version: (\S+)$", generated, re.M)
+
+    assert made_for is not None
+    assert bound == f"protobuf>={made_for[1]}"
+    assert "GRPC_GENERATED_VERSION" not in generated  # there are no stubs that ask for a grpcio
+    sent = pb.DescribeReply(shard_index=1, state="ready")
+    assert pb.DescribeReply.FromString(sent.SerializeToString()) == sent

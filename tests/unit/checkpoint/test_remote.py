@@ -1,5 +1,6 @@
 """Versions at a URL: the same promises as in a folder, without renames."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_a_version_is_none_until_its_manifest_is_there(url: str) -> None:
         store.read("v00000001", "../a")
 
 
-def test_a_url_is_refused_at_start_when_it_cannot_be_used(tmp_path: Path) -> None:
+def test_k5_a_url_is_refused_at_start_when_it_cannot_be_used(tmp_path: Path) -> None:
     """An unknown scheme, and a place that is a file."""
     (tmp_path / "file").write_text("")
 
@@ -68,3 +69,13 @@ def test_a_url_is_refused_at_start_when_it_cannot_be_used(tmp_path: Path) -> Non
         with pytest.raises(ConfigError, match=f"--checkpoint-dir {url}: cannot be used"):
             open_remote(url, where="--checkpoint-dir", writes=True)
     assert isinstance(open_remote(f"file://{tmp_path}", where="x", writes=True), RemoteStore)
+
+
+def test_k5_the_extra_is_named_when_fsspec_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A URL without what reads it ends the start, with the command that installs it."""
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+
+    with pytest.raises(ConfigError, match=r"URLs need fsspec: pip install 'pserver\[remote\]'"):
+        open_remote("s3://bucket/run", where="--checkpoint-dir", writes=True)

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from structlog.testing import CapturingLogger
 
 import pserver
 from tests.unit.trainer.models import bag, counts
+from trainer import embedding
 from trainer.embedding import EmbeddingBag
 
 
@@ -109,6 +111,29 @@ def test_forward_without_backward_pushes_nothing(client: pserver.Client) -> None
 
     assert counts(client)["rows"] == 2
     assert counts(client)["version"] == counts(client)["pushes"] == 0
+
+
+def test_k3_a_table_without_gradients_is_warned_of(
+    client: pserver.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss that does not depend on the table is told of within some steps, once; one that does is not."""
+    log = CapturingLogger()
+    monkeypatch.setattr(embedding, "log", log)
+    module = bag(client, pooling="none")
+    for _ in range(20):
+        module(np.array([7])).sum().backward()
+    module.eval()
+    for _ in range(20):
+        module(np.array([7]))
+    assert not log.calls
+
+    module.train()
+    for _ in range(20):
+        module(np.array([7])).detach()
+
+    (call,) = log.calls
+    assert "a table gets no gradient" in call.args[0]
+    assert call.kwargs["table"] == "t"
 
 
 def test_two_modules_share_one_table(client: pserver.Client) -> None:
