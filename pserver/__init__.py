@@ -58,11 +58,13 @@ from pserver.errors import (
 )
 from pserver.kernel.dedupe import Distinct, dedupe
 from pserver.logs import configure_logs
+from pserver.metrics import AnySeries, Series, SpreadSeries
 from pserver.mix import GOLDEN, mix64
 from pserver.occurrences import Occurrences
 from pserver.options import USAGE_EXIT, CommandParser, Given, add_flags, resolve
 from pserver.paddle import read_paddle
 from pserver.placement import partition_of, shard_of
+from pserver.server.metrics_page import start_page_of
 from pserver.spec import DenseSpec, Rule, TableSpec, parse_rule
 from pserver.spread import Spread
 from pserver.table.local import LocalDense, LocalTable
@@ -72,6 +74,7 @@ __all__ = [
     "GOLDEN",
     "USAGE_EXIT",
     "AccessSettings",
+    "AnySeries",
     "BarrierError",
     "BusyError",
     "ChangedKeys",
@@ -119,11 +122,13 @@ __all__ = [
     "SaveProgress",
     "Saved",
     "Saving",
+    "Series",
     "ServeSettings",
     "Settings",
     "ShapeError",
     "SpecMismatchError",
     "Spread",
+    "SpreadSeries",
     "StaleError",
     "StandbyError",
     "Step",
@@ -152,4 +157,5 @@ __all__ = [
     "read_paddle",
     "resolve",
     "shard_of",
+    "start_page_of",
 ]

@@ -1,17 +1,24 @@
 """What a shard counts: Prometheus series, and the last ten seconds for ``pserver status``.
 
 Rooms before and after: ``server.servicer`` counts each call; ``server.app`` serves the page.
-Labels are method, code and table, never key, trainer or text, so the number of series is at most
-(methods * codes + tables) of each name.
+Labels are method, code and table, never key, trainer or text. So a page has at most ``series_max`` series,
+however many trainers there are and keys.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
@@ -20,6 +27,22 @@ RECENT_S = 10.0
 
 _RECENT_MAX = 8192  # calls of one method kept for percentiles: 10 s at 800 a second
 _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 30.0)
+_WHOLE = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+def series_max(*, tables: int, methods: int, answers: int) -> int:
+    """Return the most series that a shard's page has: a bound for whoever sizes a Prometheus.
+
+    Args:
+        tables: of the shard, up to 16 series each.
+        methods: that were called: bytes there and back, and when each was first counted.
+        answers: pairs of method and code that were seen, a histogram each.
+
+    >>> series_max(tables=100, methods=25, answers=40)
+    2480
+    """
+    histogram = len(_BUCKETS) + 4  # the bucket without end, count, sum, when it was first counted
+    return 16 * tables + 4 * methods + histogram * answers + 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +71,53 @@ class Series:
     read: Callable[[], Iterable[tuple[tuple[str, ...], float]]]
 
 
+@dataclass(frozen=True, slots=True)
+class SpreadSeries:
+    """A histogram of small whole numbers: name without prefix, help, and how often each number came."""
+
+    name: str
+    text: str
+    read: Callable[[], Sequence[int]]
+
+    def family(self, prefix: str) -> Metric:
+        """Return it as it is now."""
+        counts = self.read()
+        behind = [0, *accumulate(counts)]  # numbers below each place
+        buckets = [(str(float(le)), behind[min(le + 1, len(counts))]) for le in _WHOLE]
+        family = HistogramMetricFamily(f"{prefix}_{self.name}", self.text)
+        total = sum(number * count for number, count in enumerate(counts))
+        family.add_metric([], [*buckets, ("+Inf", behind[-1])], total)
+        return family
+
+
 class _AtScrape(Collector):
     """Reads series at the moment of a scrape."""
 
-    def __init__(self, series: Iterable[Series]) -> None:
+    def __init__(self, series: "Iterable[AnySeries]", prefix: str) -> None:
         self._series = tuple(series)
+        self._prefix = prefix
 
     @override
     def collect(self) -> Iterator[Metric]:
         for series in self._series:
+            if isinstance(series, SpreadSeries):
+                yield series.family(self._prefix)
+                continue
             kind = CounterMetricFamily if series.name.endswith("_total") else GaugeMetricFamily
-            family = kind(f"pserver_{series.name}", series.text, labels=series.labels)
+            family = kind(f"{self._prefix}_{series.name}", series.text, labels=series.labels)
             for labels, value in series.read():
                 family.add_metric(labels, value)
             yield family
+
+
+AnySeries: TypeAlias = Series | SpreadSeries
+
+
+def registry_of(series: Iterable[AnySeries], *, prefix: str) -> CollectorRegistry:
+    """Return a page's registry: of its own, so that several pages can live in one process."""
+    registry = CollectorRegistry()
+    registry.register(_AtScrape(series, prefix))
+    return registry
 
 
 class _Method:
@@ -79,10 +135,9 @@ class _Method:
 class Metrics:
     """The counters of one shard. Owner: the event loop; the rest is read at scrape."""
 
-    def __init__(self, series: Iterable[Series] = ()) -> None:
-        """Make a registry of its own, so that several shards can live in one process."""
-        self.registry = CollectorRegistry()
-        self.registry.register(_AtScrape(series))
+    def __init__(self, series: Iterable[AnySeries] = ()) -> None:
+        """Begin with the series that are read at a scrape."""
+        self.registry = registry_of(series, prefix="pserver")
         self._seconds = Histogram(
             "pserver_request_seconds",
             "Time from a request's arrival to its answer.",

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from pserver import AccessSettings, ClientSettings, Settings
+from trainer.config_shown import ShownSettings
 from trainer.every import every_of
 from trainer.split import SplitSettings, is_split, refuse_idle
 from trainer.strategy import Strategy
@@ -109,7 +110,7 @@ class DataSettings(Settings):
         return self
 
 
-class RunSettings(Strategy, DataSettings, SplitSettings, AccessSettings):
+class RunSettings(Strategy, DataSettings, SplitSettings, ShownSettings, AccessSettings):
     """One training run."""
 
     ps: Annotated[
@@ -254,7 +255,8 @@ class RunSettings(Strategy, DataSettings, SplitSettings, AccessSettings):
     def _check_access(self) -> Self:
         """Refuse certificates and a token that nobody would be shown."""
         for name in AccessSettings.model_fields:
-            if getattr(self, name) is not None and self.ps is None:
+            serves = name != "token_file" and self.metrics_bind is not None
+            if getattr(self, name) is not None and self.ps is None and not serves:
                 raise ValueError(f"{name} has no effect without ps: embedded shards have no port")
         return self
 

@@ -30,7 +30,11 @@ from trainer.split_dense import SplitDense
 
 
 class DenseElsewhere(SplitDense):
-    """A dense module without parameters, and what steps it."""
+    """A dense module without parameters, and what steps it.
+
+    Attributes:
+        waited_s: seconds that the training thread waited for the dense trainers.
+    """
 
     def __init__(self, sender: Sender, *, parts: int) -> None:
         """Take the connections.
@@ -40,7 +44,7 @@ class DenseElsewhere(SplitDense):
             parts: micro-batches of a batch.
         """
         super().__init__()
-        self._wait_s = 0.0
+        self.waited_s = 0.0
         self._sender = sender
         self._parts = parts
 
@@ -65,7 +69,7 @@ class DenseElsewhere(SplitDense):
             self._sender.send(part, weight=float(len(part[0]))) for part in self._split(*tensors)
         ]
         came = [answer.result() for answer in answers]
-        self._wait_s += time.perf_counter() - begin_s
+        self.waited_s += time.perf_counter() - begin_s
         gradient = torch.cat([tensors[0] for tensors in came]) / len(rows)
         rows.backward(gradient)  # type: ignore[no-untyped-call]
         logits = torch.cat([tensors[1] for tensors in came])
@@ -90,7 +94,7 @@ class DenseElsewhere(SplitDense):
 
     @override
     def facts(self, *, seconds: float) -> dict[str, float]:
-        return {"dense_wait_share": self._wait_s / seconds if seconds else 0.0}
+        return {"dense_wait_share": self.waited_s / seconds if seconds else 0.0}
 
     def _split(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
         """Return the tensors in micro-batches; fewer where there are not enough samples."""

@@ -21,7 +21,7 @@ from trainer.config import RunSettings
 from trainer.data import Data, choose_data, passes, share
 from trainer.dataset import Batch
 from trainer.dense import choose_device, make_dense_module, make_dense_optimizer
-from trainer.dense_elsewhere import reach_dense_trainers
+from trainer.dense_elsewhere import DenseElsewhere, reach_dense_trainers
 from trainer.dense_in_stages import example_of, make_dense_in_stages
 from trainer.embedding import EmbeddingBag
 from trainer.job_dense import run_dense, run_facts
@@ -29,6 +29,7 @@ from trainer.job_stage import run_stage
 from trainer.loop import CtrModel, DenseStep, Score, StepReport, score, train
 from trainer.lost import lost_texts, settled
 from trainer.meet import meet
+from trainer.metrics import RunMetrics, metrics_page
 from trainer.modes import Mode, make_mode
 from trainer.modes.dense import DenseOnServers
 from trainer.modes.dense_ranks import DenseOverRanks, make_dense_over_ranks
@@ -144,19 +145,23 @@ def _run(settings: RunSettings, on_step: Callable[[StepReport], None], tell: Tel
         return run_stage(settings, on_step=on_step, tell=tell)
     pserver.load_rules(settings.rule)
     data = choose_data(settings, batch_size=settings.batch_size, seed=settings.seed)
-    with _connect(settings) as client, contextlib.ExitStack() as stack:
+    with (
+        metrics_page(settings, _say) as metrics,
+        _connect(settings) as client,
+        contextlib.ExitStack() as stack,
+    ):
         number, count = share_of(settings)
         mode = make_mode(client, settings.strategy(), trainer_id=number, trainers=count)
+        assert isinstance(mode, GroupMode), "every mode that make_mode makes is one"
         model, optimizer = make_ctr_model(mode, settings, data)
         if isinstance(optimizer, SplitDense):
             stack.enter_context(optimizer)
         if isinstance(optimizer, DenseOverRanks) and not settings.trainer_id:
             text = ways_text(model.bag, model.dense, optimizer, settings.strategy())
-            Console(stderr=True).out(text, highlight=False)
+            _say(text)
             tell({"ways": text})
-        trained = _train(
-            Parts(model, optimizer, mode, data), settings=settings, on_step=on_step, tell=tell
-        )
+        parts = Parts(model, optimizer, mode, data, metrics)
+        trained = _train(parts, settings=settings, on_step=on_step, tell=tell)
         held_out = None
         if data.has_held_out and not settings.trainer_id:
             wait_for_others(client, timeout_s=settings.barrier_timeout)
@@ -164,14 +169,20 @@ def _run(settings: RunSettings, on_step: Callable[[StepReport], None], tell: Tel
         return _summary(settings, data, client, held_out, trained=trained)
 
 
+def _say(text: str) -> None:
+    """Tell the user something once, beside the progress."""
+    Console(stderr=True).out(text, highlight=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What trains: a model, what steps its dense part, its way to the servers, its rows."""
+    """What trains: a model, what steps its dense part, its way to the servers, its rows, its figures."""
 
     model: CtrModel
     optimizer: DenseStep
-    mode: Mode
+    mode: GroupMode
     data: Data
+    metrics: RunMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +215,13 @@ def _train(
     left = None if steps is None else max(steps - done, 0)
     steps_max = None if settings.steps is None else max(settings.steps - done, 0)
     with ProgressView(title=title, steps=left, tell=tell) as view:
+        optimizer, metrics = parts.optimizer, parts.metrics
+        metrics.begin(
+            mode,
+            parts.model.bag.comm,
+            auc=lambda: view.auc,
+            dense_wait_s=lambda: _dense_wait_s(optimizer),
+        )
 
         def report(step: StepReport) -> None:
             if ranges is not None:
@@ -212,30 +230,38 @@ def _train(
                 depth = mode.client.queue_depth
                 watch.step(step, queue_depth=depth)
                 view.update(step, queue_depth=depth)
+            metrics.step(step, loss=watch.loss)
+            if step.batch.num_samples:
                 on_step(step)
             checkpoints.after_step(step.step)
 
         train(
             parts.model,
             itertools.islice(batches, done, done if steps_max == 0 else None),
-            optimizer=parts.optimizer,
+            optimizer=optimizer,
             mode=mode,
             prefetch=settings.prefetch,
             steps_max=steps_max,
             on_step=report,
         )
     checkpoints.finish()
+    metrics.end()
     seconds = time.perf_counter() - begin_s
     comm = parts.model.bag.comm
     pull_share, push_share = (
         (part_s / seconds if seconds else 0.0) for part_s in (comm.pull_s, comm.push_s)
     )
     facts = watch.facts(mode.facts(), pull_share=pull_share, push_share=push_share)
-    if isinstance(parts.optimizer, DenseOverRanks | SplitDense):
-        facts.update(parts.optimizer.facts(seconds=seconds))
+    if isinstance(optimizer, DenseOverRanks | SplitDense):
+        facts.update(optimizer.facts(seconds=seconds))
     if ranges is not None:
         facts["ranges_again"] = float(ranges.again)
     return Trained(watch.steps, watch.samples, seconds, view.auc, pull_share + push_share, facts)
+
+
+def _dense_wait_s(optimizer: DenseStep) -> float:
+    """Return the seconds that averages of the dense part, or dense trainers, were waited for."""
+    return optimizer.waited_s if isinstance(optimizer, DenseOverRanks | DenseElsewhere) else 0.0
 
 
 def _ranges(parts: Parts, settings: RunSettings) -> RangeSource | None:
@@ -247,7 +273,6 @@ def _ranges(parts: Parts, settings: RunSettings) -> RangeSource | None:
         rows, batch_size=settings.batch_size, trainers=settings.trainers
     )
     mode = parts.mode
-    assert isinstance(mode, GroupMode), "every mode that make_mode makes is one"
     in_rounds = mode.in_rounds or isinstance(parts.optimizer, DenseOverRanks)
     leases = mode.group.leases(rows=rows, range_rows=min(range_rows, rows))
     return RangeSource(leases, parts.data, epochs=settings.epochs, in_rounds=in_rounds)

@@ -46,6 +46,7 @@ _HERE_ONLY = (
     "trainer_id",
     "threads",
     "master",
+    "metrics_bind",
 )
 _READY = re.compile(r"shard \d+ of \d+ ready on (\S+)")
 _START_S = 300.0  # for a server of this machine to say that it is ready; the first one ever compiles its kernels
@@ -103,11 +104,22 @@ def trainer_flags(settings: RunSettings, number: int, *, ps: str, master: str) -
     given = sorted(settings.model_fields_set.difference(_HERE_ONLY))
     flags = [_flag(name, getattr(settings, name)) for name in given]
     threads = settings.threads or max(1, (os.cpu_count() or 1) // settings.trainers)
-    own = {"ps": ps, "trainer_id": number, "threads": threads}
+    own: dict[str, object] = {"ps": ps, "trainer_id": number, "threads": threads}
+    own["metrics_bind"] = page_of(settings.metrics_bind, number)
     if settings.dense == "allreduce" or settings.stages > 1:
         own["master"] = master
     flags += [_flag(name, value) for name, value in own.items()]
     return [*(flag for flag in flags if flag), "--json", "--json-progress"]
+
+
+def page_of(bind: str | None, number: int) -> str | None:
+    """Return where a trainer of several has its metrics page: the port rises with its number.
+
+    >>> page_of("127.0.0.1:9180", 3), page_of("127.0.0.1:0", 3), page_of(None, 3)
+    ('127.0.0.1:9183', '127.0.0.1:0', None)
+    """
+    host, _, port = (bind or "").rpartition(":")
+    return f"{host}:{int(port) + number}" if port.isdecimal() and int(port) else bind
 
 
 def _flag(name: str, value: object) -> str:

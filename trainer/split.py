@@ -67,6 +67,7 @@ _IDLE_IN_STAGES: Final = {
     "saves the tables",
     "resume": "each trainer has a part of the dense weights",
     "max_staleness": "all pipelines go step by step anyway",
+    "metrics_bind": "only trainers that have the whole model have a page",
 }
 """What nothing reads with several stages, and what to do."""
 

@@ -139,6 +139,11 @@ class Group:
         """Return whether a push would enter every send queue without waiting."""
         return all(queue.has_room for queue in self._way.queues)
 
+    @property
+    def queue_wait_s(self) -> float:
+        """Return the seconds that requests waited for room in the send queues, those that wait now not counted."""
+        return sum(queue.wait_s for queue in self._way.queues)
+
     def report(self, *, step: int, loss: float | None) -> None:
         """Say how this trainer fares; the next heartbeat carries it."""
         self._step, self._loss = step, math.nan if loss is None else loss

@@ -25,6 +25,7 @@ import asyncio
 import functools
 import random
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -108,6 +109,7 @@ class SendQueue:
         self._is_out = False  # whether an outage was told
         self.retries = 0  # written by the loop only
         self._acknowledged = 0  # pushes, by the process that the shard is now
+        self.wait_s = 0.0  # that callers waited for room; under _room
         self.revival: Revival | None = (
             None  # of a client that goes on; set before the first request
         )
@@ -139,9 +141,7 @@ class SendQueue:
         """
         size = len(message)
         with self._room:
-            may_go = self._room.wait_for(
-                lambda: self._is_closed or self._has_room(size), deadline.remaining_s
-            )
+            may_go = self._has_room(size) or self._wait_for_room(size, deadline)
             if self._is_closed:
                 raise self._closed()
             if not may_go:
@@ -156,6 +156,15 @@ class SendQueue:
             self._waiting.append(request)
             self._start_some()
         return request.future
+
+    def _wait_for_room(self, size: int, deadline: Deadline) -> bool:
+        """Wait until a request may enter or the queue is closed; return whether it was in time."""
+        begin = time.monotonic()
+        came = self._room.wait_for(
+            lambda: self._is_closed or self._has_room(size), deadline.remaining_s
+        )
+        self.wait_s += time.monotonic() - begin
+        return came
 
     @property
     def has_room(self) -> bool:

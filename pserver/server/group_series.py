@@ -7,26 +7,23 @@ What always holds: no label names a trainer, so the number of series does not gr
 
 from collections import Counter
 
-from pserver.metrics import Series
+from pserver.metrics import AnySeries, Series, SpreadSeries
 from pserver.server.members import Members
 from pserver.server.rounds import Rounds
 from pserver.spread import Spread
 
 _STATES = ("absent", "live", "expired", "left", "dropped")
-_QUANTILES = (0.5, 0.99, 1.0)
 
 
-def group_series(members: Members, rounds: Rounds) -> list[Series]:
+def group_series(members: Members, rounds: Rounds) -> list[AnySeries]:
     """Return what the metrics page reads of the group; zeros while there is none."""
 
     def trainers() -> list[tuple[tuple[str, ...], float]]:
         states = Counter[str](member.state for member in list(members))
         return [((state,), float(states[state])) for state in _STATES]
 
-    def staleness() -> list[tuple[tuple[str, ...], float]]:
-        spreads = [member.staleness for member in list(members)]
-        all_of_them = Spread.joined(spreads)
-        return [((str(share),), float(all_of_them.quantile(share))) for share in _QUANTILES]
+    def staleness() -> list[int]:
+        return Spread.joined([member.staleness for member in list(members)]).counts
 
     return [
         Series("trainers", "Trainers of the group.", ("state",), trainers),
@@ -37,10 +34,9 @@ def group_series(members: Members, rounds: Rounds) -> list[Series]:
             (),
             lambda: [((), float(rounds.parked_bytes))],
         ),
-        Series(
+        SpreadSeries(
             "staleness_versions",
-            "Versions that others came to between pull and push, over the group's pushes.",
-            ("quantile",),
+            "Versions that others came to between pull and push, of the group's pushes.",
             staleness,
         ),
     ]

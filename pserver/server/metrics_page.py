@@ -1,6 +1,6 @@
 """The Prometheus page, on a port and a thread of its own: ``/metrics`` and nothing else.
 
-Rooms before and after: ``app`` starts it; ``pserver.metrics`` counts.
+Rooms before and after: ``app`` starts it for a shard, a trainer its own; ``pserver.metrics`` counts.
 
 What always holds: a page that other machines can reach is served as the shard's own port is: over mutual TLS, to
 whoever sends a token (``Authorization: Bearer``). On loopback it needs neither. A caller that
@@ -11,7 +11,7 @@ import socketserver
 import ssl
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import structlog
@@ -19,9 +19,10 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from typing_extensions import override
 
 from pserver.errors import ConfigError, PserverError
+from pserver.metrics import AnySeries, registry_of
 from pserver.server.auth import HEADER, Access
-from pserver.server.secure import is_loopback
-from pserver.tls import FreshTls
+from pserver.server.secure import check_bind, is_loopback
+from pserver.tls import FreshTls, tls_of
 from pserver.transport import split_endpoint
 
 log = structlog.get_logger(__name__)
@@ -84,6 +85,51 @@ def _guarded(page: Callable[..., Iterable[bytes]], access: Access | None) -> Cal
 def _refuse(start: Start, status: str, text: str) -> list[bytes]:
     start(status, [("Content-Type", "text/plain; charset=utf-8")])
     return [f"{text}\n".encode()]
+
+
+class HasPage(Protocol):
+    """Settings of a page that is not a shard's."""
+
+    metrics_bind: str | None
+    metrics_token_file: str | None
+    insecure_bind: bool
+    tls_cert: str | None
+    tls_key: str | None
+    tls_ca: str | None
+
+
+def start_page_of(
+    settings: HasPage, series: Iterable[AnySeries], *, prefix: str, command: str
+) -> tuple[str, Callable[[], None]] | None:
+    """Serve the page of another process than a shard, as a shard's is served.
+
+    Args:
+        settings: where, and what it is guarded with.
+        series: read at each scrape, from the page's own thread.
+        prefix: of their names.
+        command: that was given the settings, for errors.
+
+    Returns:
+        See ``start_metrics_page``; None if no page is asked for.
+
+    Raises:
+        ConfigError: other machines could reach it without TLS and a token, or nobody can listen there.
+    """
+    if settings.metrics_bind is None:
+        return None
+    if not (settings.insecure_bind or (settings.tls_cert and settings.metrics_token_file)):
+        check_bind(
+            "--metrics-bind",
+            settings.metrics_bind,
+            command=command,
+            tokens="--metrics-token-file",
+        )
+    return start_metrics_page(
+        registry_of(series, prefix=prefix),
+        settings.metrics_bind,
+        tls=tls_of(settings),
+        access=Access(settings.metrics_token_file),
+    )
 
 
 def start_metrics_page(

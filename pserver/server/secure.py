@@ -8,10 +8,10 @@ What always holds: a port that other machines can reach is opened with mutual TL
 
 import ipaddress
 import socket
+from typing import Protocol
 
 import grpc
 
-from pserver.config import ServeSettings
 from pserver.errors import ConfigError
 from pserver.tls import FreshTls
 from pserver.transport import split_endpoint
@@ -32,7 +32,17 @@ def is_loopback(host: str) -> bool:
     return all(ipaddress.ip_address(str(each[4][0]).split("%")[0]).is_loopback for each in found)
 
 
-def check_binds(settings: ServeSettings) -> None:
+class HasBinds(Protocol):
+    """Settings of a server's ports."""
+
+    bind: str
+    metrics_bind: str | None
+    insecure_bind: bool
+    tls_cert: str | None
+    token_file: str | None
+
+
+def check_binds(settings: HasBinds) -> None:
     """Refuse to listen beyond this machine without TLS and tokens.
 
     Raises:
@@ -41,19 +51,31 @@ def check_binds(settings: ServeSettings) -> None:
     if settings.insecure_bind or (settings.tls_cert and settings.token_file):
         return
     for flag, bind in (("--bind", settings.bind), ("--metrics-bind", settings.metrics_bind)):
-        if bind is None:
-            continue
-        host, _ = split_endpoint(bind, where=flag)
-        if is_loopback(host):
-            continue
-        raise ConfigError(
-            f"{flag} {bind}: other machines can reach this, so it takes --tls-cert, --tls-key, --tls-ca "
-            "and --token-file. For development:\n"
-            "  pserver certs make certs --host NAME-OF-THIS-MACHINE\n"
-            f"  pserver serve {flag} {bind} --tls-cert certs/server.pem --tls-key certs/server-key.pem "
-            "--tls-ca certs/ca.pem --token-file certs/tokens.toml\n"
-            "or --insecure-bind, where the network itself keeps everybody else out"
-        )
+        check_bind(flag, bind, command="pserver serve", tokens="--token-file")
+
+
+def check_bind(flag: str, bind: str | None, *, command: str, tokens: str) -> None:
+    """Refuse an address that other machines can reach, where TLS or tokens are missing.
+
+    Args:
+        flag: that gave the address.
+        bind: HOST:PORT; None: nothing listens.
+        command: that takes the flags.
+        tokens: the flag of its file of tokens.
+
+    Raises:
+        ConfigError: what to do is said, with the commands.
+    """
+    if bind is None or is_loopback(split_endpoint(bind, where=flag)[0]):
+        return
+    raise ConfigError(
+        f"{flag} {bind}: other machines can reach this, so it takes --tls-cert, --tls-key, --tls-ca "
+        f"and {tokens}. For development:\n"
+        "  pserver certs make certs --host NAME-OF-THIS-MACHINE\n"
+        f"  {command} {flag} {bind} --tls-cert certs/server.pem --tls-key certs/server-key.pem "
+        f"--tls-ca certs/ca.pem {tokens} certs/tokens.toml\n"
+        "or --insecure-bind, where the network itself keeps everybody else out"
+    )
 
 
 def port_credentials(tls: FreshTls) -> grpc.ServerCredentials:

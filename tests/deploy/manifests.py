@@ -23,7 +23,9 @@ from trainer.config import RunSettings
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 OVERLAYS = ("dev", "production")
-GOLDEN_METRICS = ROOT / "tests" / "golden" / "metrics.txt"
+GOLDEN_METRICS = tuple(
+    ROOT / "tests" / "golden" / name for name in ("metrics.txt", "metrics_trainer.txt")
+)
 PRODUCT_METRIC = re.compile(r"\b(?:pserver|trainer)_\w+")
 
 Object: TypeAlias = dict[str, Any]
@@ -34,10 +36,15 @@ def load(name: str) -> Any:
     return yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
 
 
+def metric_labels() -> dict[str, set[str]]:
+    """Return the names that the pages of servers and trainers promise, with the labels of each."""
+    lines = [line for file in GOLDEN_METRICS for line in file.read_text("utf-8").splitlines()]
+    return {name: set(",".join(rest).split(",")) for name, _, *rest in map(str.split, lines)}
+
+
 def metric_names() -> set[str]:
     """Return the names that the product's pages promise."""
-    lines = GOLDEN_METRICS.read_text(encoding="utf-8").splitlines()
-    return {line.split()[0] for line in lines}
+    return set(metric_labels())
 
 
 def serve_settings(

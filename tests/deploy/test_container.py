@@ -162,8 +162,11 @@ def test_the_composed_cluster_fits_together(monkeypatch: pytest.MonkeyPatch) -> 
     assert {run.ps for run in trainers} == {",".join(endpoint for _, endpoint in shards)}
     assert [run.trainer_id for run in trainers] == list(range(len(trainers)))
     assert {run.trainers for run in trainers} == {len(trainers)}
-    (scrape,) = load("prometheus/prometheus.yaml")["scrape_configs"]
-    assert scrape["static_configs"] == [{"targets": targets}]
+    pages = [f"trainer-{run.trainer_id}:{port_of(run.metrics_bind)}" for run in trainers]
+    of_servers, of_trainers = load("prometheus/prometheus.yaml")["scrape_configs"]
+    assert of_servers["static_configs"] == [{"targets": targets}]
+    assert of_trainers["static_configs"] == [{"targets": pages}]
+    assert set(pages) <= {f"{name}:9180" for name in OURS}
 
 
 def test_files_that_are_mounted_exist_and_ports_are_of_loopback() -> None:

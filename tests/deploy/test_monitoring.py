@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import yaml
 
-from tests.deploy.manifests import DEPLOY, PRODUCT_METRIC, load, metric_names
+from tests.deploy.manifests import DEPLOY, PRODUCT_METRIC, load, metric_labels, metric_names
 
 RULES = [rule for group in load("prometheus/alerts.yaml")["groups"] for rule in group["rules"]]
 ALERTS = [rule["alert"] for rule in RULES]
@@ -38,9 +38,8 @@ def test_every_metric_of_alerts_and_board_exists() -> None:
 
 def test_labels_of_alerts_and_board_are_those_of_the_metrics() -> None:
     """What stands in braces behind a metric is a label that it has, or one that Prometheus adds."""
-    lines = (DEPLOY.parent / "tests" / "golden" / "metrics.txt").read_text("utf-8").splitlines()
-    labels = {name: set(",".join(rest).split(",")) for name, _, *rest in map(str.split, lines)}
-    asked = re.compile(r"\b(pserver_\w+)\{([^}]*)\}")
+    labels = metric_labels()
+    asked = re.compile(r"\b((?:pserver|trainer)_\w+)\{([^}]*)\}")
 
     for text in [*(rule["expr"] for rule in RULES), *board_expressions()]:
         for name, inside in asked.findall(text):

@@ -5,7 +5,7 @@ import time
 import pytest
 from prometheus_client import generate_latest
 
-from pserver.metrics import RECENT_S, Metrics, Series
+from pserver.metrics import RECENT_S, Metrics, Series, SpreadSeries
 
 
 def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -56,6 +56,32 @@ def test_a_series_is_read_when_the_page_is_asked_for() -> None:
     text = generate_latest(metrics.registry).decode()
     assert "# TYPE pserver_rows gauge" in text
     assert "# TYPE pserver_pulled_keys_total counter" in text
+
+
+def test_a_spread_is_a_histogram_when_the_page_is_asked_for() -> None:
+    """Counts of whole numbers become cumulative buckets, a count and a sum; what is above them counts too."""
+    counts = [3, 2, 0, 1]
+    metrics = Metrics([SpreadSeries("staleness_versions", "Staleness.", lambda: counts)])
+
+    def bucket(le: str) -> float | None:
+        return sample(metrics, "staleness_versions_bucket", le=le)
+
+    assert [bucket(le) for le in ("0.0", "1.0", "2.0", "4.0", "512.0", "+Inf")] == [
+        3,
+        5,
+        5,
+        6,
+        6,
+        6,
+    ]
+    assert sample(metrics, "staleness_versions_count") == 6
+    assert sample(metrics, "staleness_versions_sum") == 2 + 3
+    counts.extend([0] * 1019 + [7])  # 1023 came seven times
+
+    assert [bucket(le) for le in ("512.0", "+Inf")] == [6, 13]
+    counts.clear()
+
+    assert [bucket(le) for le in ("0.0", "+Inf")] == [0, 0]
 
 
 def test_two_shards_count_apart_when_they_live_in_one_process() -> None:

@@ -45,6 +45,7 @@ class DenseOverRanks(ABC):
         group: of the trainers; a trainer's rank is its id.
         summer: how tensors are summed over them.
         buckets: which parameters travel together, in the order in which they leave.
+        waited_s: seconds that the training thread waited for averages.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class DenseOverRanks(ABC):
         self._samples = 0.0  # what this trainer adds to the average that comes next
         self._loss = math.nan
         self._loss_spread: float | None = None
-        self._waited_s = 0.0
+        self.waited_s = 0.0
 
     # --- a step, in this order ----------------------------------------------------------------
 
@@ -155,7 +156,7 @@ class DenseOverRanks(ABC):
         """
         facts = {
             "averages": float(self._averages),
-            "allreduce_wait_share": self._waited_s / seconds if seconds else 0.0,
+            "allreduce_wait_share": self.waited_s / seconds if seconds else 0.0,
         }
         if self._loss_spread is not None:
             facts["loss_spread"] = self._loss_spread
@@ -245,7 +246,7 @@ class AveragedGradients(DenseOverRanks):
     def _wait(self) -> None:
         begin_s = time.perf_counter()
         self._reducer.wait()
-        self._waited_s += time.perf_counter() - begin_s
+        self.waited_s += time.perf_counter() - begin_s
 
     def _clip(self) -> float:
         return self._mode.clip(self._parameters, over_ranks=self._mean_over_ranks)
@@ -283,7 +284,7 @@ class AveragedParameters(DenseOverRanks):
         self._optimizer.step()
         begin_s = time.perf_counter()
         is_averaged = self._averager.step(self._samples)
-        self._waited_s += time.perf_counter() - begin_s
+        self.waited_s += time.perf_counter() - begin_s
         if is_averaged:
             self._averaged()
 

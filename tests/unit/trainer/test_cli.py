@@ -224,6 +224,11 @@ IN_MODES: tuple[dict[str, object], ...] = (
 """Settings of the modes, of data, and of roles."""
 
 
+SHOWN = {"metrics_bind": "h:0", "metrics_token_file": "t"}
+FLAGLESS = {"deterministic", "accumulate_avg", "resume", "insecure_bind"}
+"""Switches, which take no value."""
+
+
 def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
     """Each setting can be given as a flag and arrives as it was given."""
     values = {
@@ -271,10 +276,9 @@ def test_every_field_has_a_flag(resolved: list[RunSettings]) -> None:
     others: dict[str, object] = {"shards": 3, "rows": 8, "scale": 0.5, "alpha": 1.5}
     others |= {"storage": "file", "storage_dir": "d", "checkpoint_dir": "c", "checkpoint_every": 9}
     several: dict[str, object] = {"trainers": 2, "log_dir": "d", "base_samples_per_s": 5.0}
-    several |= {"data_mode": "dynamic", "range_rows": 7}
+    several |= {"data_mode": "dynamic", "range_rows": 7, **SHOWN}
     every: tuple[Any, ...] = (*OVER_RANKS, *IN_MODES, values, others, several)
-    flagless = {"deterministic", "accumulate_avg", "resume"}  # switches, which take no value
-    assert {name for given in every for name in given} | flagless == set(RunSettings.model_fields)
+    assert {name for given in every for name in given} | FLAGLESS == set(RunSettings.model_fields)
 
     for given in every:
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
