@@ -1,5 +1,6 @@
 """A real Prometheus with the files of ``deploy/`` sees real servers, and what goes wrong with them (J4)."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -32,13 +33,21 @@ POLL_S = 0.2
 class Prometheus:
     """A process that scrapes every second; asked over HTTP."""
 
-    def __init__(self, folder: Path, targets: list[str]) -> None:
-        """Start it with our rules and our configuration, but for the targets and the interval."""
+    def __init__(self, folder: Path, targets: dict[str, list[str]], *, hurry: int = 1) -> None:
+        """Start it with our rules and our configuration, but for targets, the interval and durations.
+
+        Args:
+            folder: of its own.
+            targets: HOST:PORT of the pages of each job.
+            hurry: what every duration of our rules is divided by.
+        """
         config = load("prometheus/prometheus.yaml")
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-        config["scrape_configs"][0]["static_configs"] = [{"targets": targets}]
+        for job in config["scrape_configs"]:
+            job["static_configs"] = [{"targets": targets.get(job["job_name"], [])}]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-        shutil.copy(DEPLOY / "prometheus" / "alerts.yaml", folder)
+        rules = (DEPLOY / "prometheus" / "alerts.yaml").read_text(encoding="utf-8")
+        (folder / "alerts.yaml").write_text(hurried(rules, hurry), encoding="utf-8")
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         self.process = subprocess.Popen(
@@ -65,13 +74,44 @@ class Prometheus:
             return []
         return result
 
-    def wait(self, expression: str, is_so: Callable[[list[dict[str, Any]]], bool]) -> None:
+    def wait(
+        self,
+        expression: str,
+        is_so: Callable[[list[dict[str, Any]]], bool],
+        *,
+        limit_s: float = WAIT_S,
+    ) -> None:
         """Return once what an expression gives is as wanted."""
-        until = time.monotonic() + WAIT_S
+        until = time.monotonic() + limit_s
         while not is_so(found := self.ask(expression)):
             assert time.monotonic() < until, f"{expression} gives {found}"
             assert self.process.poll() is None, "prometheus has ended"
             threading.Event().wait(POLL_S)
+
+
+def hurried(rules: str, hurry: int) -> str:
+    """Return rules whose durations are shorter, at least 3 s: four scrapes."""
+
+    def shorter(match: re.Match[str]) -> str:
+        seconds = int(match[1]) * (60 if match[2] == "m" else 1)
+        return f"{max(3, seconds // hurry)}s"
+
+    return rules if hurry == 1 else re.sub(r"\b(\d+)([ms])\b", shorter, rules)
+
+
+@contextlib.contextmanager
+def prometheus_of(
+    folder: Path, targets: dict[str, list[str]], *, hurry: int = 1
+) -> Iterator[Prometheus]:
+    """Have a Prometheus that scrapes pages; skip where there is none."""
+    if shutil.which("prometheus") is None:
+        pytest.skip("needs prometheus")
+    running = Prometheus(folder, targets, hurry=hurry)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait(WAIT_S)
 
 
 @pytest.fixture
@@ -89,14 +129,8 @@ def cluster() -> Iterator[tuple[list[Server], list[str]]]:
 @pytest.fixture
 def prometheus(cluster: tuple[list[Server], list[str]], tmp_path: Path) -> Iterator[Prometheus]:
     """Return a Prometheus that scrapes both servers; it is ended with the test."""
-    if shutil.which("prometheus") is None:
-        pytest.skip("needs prometheus")
-    running = Prometheus(tmp_path, cluster[1])
-    try:
+    with prometheus_of(tmp_path, {"pserver": cluster[1]}) as running:
         yield running
-    finally:
-        running.process.kill()
-        running.process.wait(WAIT_S)
 
 
 def test_a_real_prometheus_finds_nan_and_a_dead_server(
