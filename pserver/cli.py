@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvloop
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -24,16 +23,18 @@ from pserver.cli_export import add_export
 from pserver.cli_journal import add_journal, add_promote, journal, promote
 from pserver.cli_lifecycle import add_commands
 from pserver.cli_plan import add_plan
+from pserver.cli_shards import down_facts, shard_facts, status_table
 from pserver.cli_shared import add_cluster_flags, client_settings, connect_given, console
 from pserver.cli_tables import (
     inspected_facts,
     inspected_lines,
     table_facts,
     tables_table,
-    troubles,
     warnings,
 )
+from pserver.cli_top import add_top
 from pserver.cli_trainers import group_facts, group_lines
+from pserver.cli_web import add_web
 from pserver.client.channel import GrpcChannel
 from pserver.client.connect import stats_of_each
 from pserver.client.credentials import Credentials
@@ -58,7 +59,6 @@ from pserver.v1 import pserver_pb2 as pb
 FAILURE_EXIT = 1
 """Exit status when a server or the network failed: trying again may help."""
 
-_MIB = 1 << 20
 _LOOK_S = 2.0  # for a second look at the shards that do answer
 _WIDTH_LS = 1000  # nothing is folded: one table is one line, for grep and for a narrow terminal
 
@@ -77,6 +77,9 @@ def make_parser() -> CommandParser:
     status = commands.add_parser("status", help="show what each shard of a cluster does")
     add_cluster_flags(status)
     status.set_defaults(run=_status)
+
+    add_top(commands.add_parser)
+    add_web(commands.add_parser)
 
     listing = commands.add_parser("ls", help="list the tables of a cluster")
     add_cluster_flags(listing)
@@ -165,7 +168,9 @@ def _status(given: argparse.Namespace) -> None:
         with connect_given(given) as client:
             replies = client.stats()
             pairs = zip((info.endpoint for info in client.shards), replies, strict=True)
-            _show_status([_fact(*pair) for pair in pairs], group_facts(replies), as_json=given.json)
+            _show_status(
+                [shard_facts(*pair) for pair in pairs], group_facts(replies), as_json=given.json
+            )
     except UnavailableError:
         # One shard is down: the others are shown all the same, and the error is said after them.
         endpoints = split_endpoints(given.ps, where="--ps")
@@ -175,9 +180,9 @@ def _status(given: argparse.Namespace) -> None:
         if all(isinstance(answer, PserverError) for answer in answers):
             raise
         facts = [
-            _down(endpoint, shard, answer)
+            down_facts(endpoint, shard, answer)
             if isinstance(answer, PserverError)
-            else _fact(endpoint, answer)
+            else shard_facts(endpoint, answer)
             for shard, (endpoint, answer) in enumerate(zip(endpoints, answers, strict=True))
         ]
         there = [answer for answer in answers if isinstance(answer, pb.StatsReply)]
@@ -191,24 +196,7 @@ def _show_status(
     if as_json:
         print(json.dumps({"shards": facts, "group": group}))
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in ("shard", "endpoint", "state"):
-        table.add_column(column, no_wrap=True)
-    for column in ("rows", "MiB", "pulls/s", "pushes/s", "p99 ms", "uptime"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for fact in facts:
-        table.add_row(
-            str(fact["shard"]),
-            str(fact["endpoint"]),
-            str(fact["state"]),
-            f"{fact['rows']:,}",
-            f"{fact['bytes'] / _MIB:,.1f}",
-            f"{fact['pulls_per_s']:.1f}",
-            f"{fact['pushes_per_s']:.1f}",
-            f"{max(fact['pull_p99_s'], fact['push_p99_s']) * 1e3:.1f}",
-            f"{fact['uptime_s']:.0f} s",
-        )
-    console().print(table)
+    console().print(status_table(facts))
     for fact in facts:
         print(*fact["troubles"], sep="\n", end="\n" * bool(fact["troubles"]))
     if group is not None:
@@ -247,39 +235,6 @@ def _inspect(given: argparse.Namespace) -> None:
         print(json.dumps(inspected_facts(found)))
     else:
         print(*inspected_lines(found), sep="\n")
-
-
-def _fact(endpoint: str, stats: pb.StatsReply) -> dict[str, Any]:
-    """Return what is shown of a shard."""
-    methods = {method.method: method for method in stats.methods}
-    pull = methods.get("Pull", pb.MethodStats())
-    push = methods.get("Push", pb.MethodStats())
-    return {
-        "shard": stats.server.shard_index,
-        "endpoint": endpoint,
-        "state": stats.server.state,
-        "tables": [table.table for table in stats.tables],
-        "rows": sum(table.rows for table in stats.tables),
-        "bytes": sum(table.bytes for table in stats.tables),
-        "memory_bytes": stats.memory_bytes,
-        "cpu_s": stats.cpu_s,
-        "pulls_per_s": pull.calls_per_s,
-        "pushes_per_s": push.calls_per_s,
-        "pull_p99_s": pull.p99_s,
-        "push_p99_s": push.p99_s,
-        "pushes_applied": stats.pushes_applied,
-        "pushes_duplicate": stats.pushes_duplicate,
-        "queued": stats.queued,
-        "uptime_s": stats.uptime_s,
-        "package_version": stats.server.package_version,
-        "troubles": troubles(stats),
-    }
-
-
-def _down(endpoint: str, shard: int, error: PserverError) -> dict[str, Any]:
-    """Return what is shown of a shard that does not answer."""
-    nothing = pb.StatsReply(server=pb.DescribeReply(shard_index=shard, state="down"))
-    return {**_fact(endpoint, nothing), "error": str(error)}
 
 
 def _optimizers(given: argparse.Namespace) -> None:

@@ -17,11 +17,12 @@ _GIB = 1 << 30
 _PIPE_WIDTH = 120  # columns of a table that goes to no terminal
 
 
-def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Give a command the flags of all that ask a cluster."""
+def add_cluster_flags(parser: argparse.ArgumentParser, *, has_json: bool = True) -> None:
+    """Give a command the flags of all that ask a cluster, ``--json`` where it prints once."""
     parser.add_argument("--ps", required=True, metavar="HOST:PORT,...", help="shard 0 first")
     parser.add_argument("--timeout", type=float, default=10.0, help="seconds (default: 10)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    if has_json:
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_flags(parser, AccessSettings)
 
 

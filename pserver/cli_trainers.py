@@ -51,6 +51,8 @@ def _member(entries: Sequence[pb.TrainerStats]) -> dict[str, Any]:
         "process": first.trainer_incarnation,
         "step": max(entry.step for entry in entries),
         "loss": None if math.isnan(first.loss) else first.loss,
+        "auc": first.auc if first.HasField("auc") else None,
+        "samples_per_s": first.samples_per_s if first.HasField("samples_per_s") else None,
         "last_round": min(entry.last_round for entry in entries),
         "pushes": max(entry.pushes for entry in entries),
         "staleness_p50": max(entry.staleness_p50 for entry in entries),

@@ -43,6 +43,10 @@ class RunMetrics:
         self._auc: Callable[[], float] = lambda: math.nan
         self._dense_wait_s: Callable[[], float] = lambda: 0.0
         self._begin_s = self._stepped_s = time.monotonic()
+        self._told_at = (
+            self._begin_s,
+            0,
+        )  # when heartbeats last told of the samples; the client's loop's
         self._steps = self._samples = self._nonfinite = 0
         self._loss = self._norm = math.nan
         self._trains = False
@@ -65,8 +69,10 @@ class RunMetrics:
         """
         self._auc, self._dense_wait_s = auc, dense_wait_s
         self._begin_s = self._stepped_s = time.monotonic()
+        self._told_at = (self._begin_s, 0)
         self._mode, self._comm = mode, comm
         self._trains = True
+        mode.group.tells(self._told)
 
     def step(self, report: "StepReport", *, loss: float) -> None:
         """Take in a step.
@@ -158,6 +164,12 @@ class RunMetrics:
                 lambda: 0 if self._mode is None else self._mode.client.retries,
             ),
         ]
+
+    def _told(self) -> tuple[float, float]:
+        """Return the AUC and the samples a second since this was last asked, for heartbeats."""
+        now, samples = time.monotonic(), self._samples
+        (before_s, before), self._told_at = self._told_at, (now, samples)
+        return self._auc(), (samples - before) / max(now - before_s, 1e-3)
 
     def _facts(self) -> Mapping[str, float]:
         return {} if self._mode is None else self._mode.facts()

@@ -14,7 +14,7 @@ import asyncio
 import math
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pserver.arrays import Keys
 from pserver.client.compose import Asker
@@ -76,6 +76,7 @@ class Group:
         self._way = way
         self._failure: PserverError | None = None
         self._step, self._loss = 0, math.nan
+        self._tell: Callable[[], tuple[float, float]] | None = None
         self.trainers_here = settings.trainers
         # What waits for others may take that much longer, as long as its server says so.
         self._more_s = settings.barrier_timeout
@@ -148,6 +149,15 @@ class Group:
         """Say how this trainer fares; the next heartbeat carries it."""
         self._step, self._loss = step, math.nan if loss is None else loss
 
+    def tells(self, read: "Callable[[], tuple[float, float]]") -> None:
+        """Have each heartbeat carry more, for screens.
+
+        Args:
+            read: gives the AUC so far (NaN: none yet) and the samples a second since it was last asked; called on
+                the client's loop, so it must be quick.
+        """
+        self._tell = read
+
     def leave(self) -> None:
         """Let no round wait for this trainer any more; call it when all was flushed.
 
@@ -219,7 +229,8 @@ class Group:
         pause_s = self.settings.lease_s / _BEATS_A_LEASE
         while self._failure is None:
             await asyncio.sleep(pause_s)
-            beats = [self._beat_once(info.shard, pause_s) for info in self._way.shards]
+            told = None if self._tell is None else self._tell()
+            beats = [self._beat_once(info.shard, pause_s, told) for info in self._way.shards]
             for error in await asyncio.gather(*beats):
                 self._failure = self._failure or error
             await self._way.revival.look()
@@ -228,7 +239,9 @@ class Group:
         """Return whether a shard is another process now, in which a pull or push will join again."""
         return isinstance(error, RestartedError) and self._way.revival.is_on
 
-    async def _beat_once(self, shard: int, timeout_s: float) -> PserverError | None:
+    async def _beat_once(
+        self, shard: int, timeout_s: float, told: tuple[float, float] | None = None
+    ) -> PserverError | None:
         """Send one heartbeat; return the error if this trainer is out."""
         request = pb.HeartbeatRequest(
             incarnation=self._way.shards[shard].incarnation,
@@ -236,6 +249,10 @@ class Group:
             step=self._step,
             loss=self._loss,
         )
+        if told is not None:
+            auc, request.samples_per_s = told
+            if not math.isnan(auc):
+                request.auc = auc
         try:
             reply = await self._way.queues[shard].call_past(
                 "Heartbeat", build_small(request), deadline=Deadline.after(timeout_s)

@@ -57,6 +57,7 @@ class Saves:
     Attributes:
         durable: what the next delta would be one to; None: a full save must come first.
         pause_s, num_failed: the longest that the last save held up requests; saves that failed.
+        saved: the version that was saved last since the tables were made or loaded; empty: none.
     """
 
     def __init__(self, shard: Shard, gate: Gate, align: Align, *, store: Store | None) -> None:
@@ -69,7 +70,7 @@ class Saves:
             store: where versions lie; None: there are none here.
         """
         self.durable: Durable | None = None
-        self.pause_s, self.num_failed, self._saved_s = 0.0, 0, time.monotonic()
+        self.pause_s, self.num_failed, self._saved_s, self.saved = 0.0, 0, time.monotonic(), ""
         self._shard, self._gate, self._align, self._store = shard, gate, align, store
         self._save: Save | None = None
         self._put: dict[str, bytearray] = {}
@@ -269,6 +270,7 @@ class Saves:
             await self._fail(save, problem)
             return
         self._saved_s, self.pause_s = time.monotonic(), save.progress.longest_pause_s
+        self.saved = save.version
         save.is_published()  # last: who waits finds all of it done
         self._put.clear()
         self._say(save)
@@ -279,9 +281,7 @@ class Saves:
         with contextlib.suppress(CheckpointError):
             places = (save.store.has_begun, save.store.has)
             if not any([await asyncio.to_thread(is_there, save.version) for is_there in places]):
-                text = str(
-                    ending.gone(save.store, save.version)
-                )  # which is why nothing was written
+                text = str(ending.gone(save.store, save.version))  # why nothing was written
             await asyncio.to_thread(save.store.abandon, save.version)
         self.num_failed += 1
         save.progress.state, save.progress.error = "failed", text  # last: the next save may begin

@@ -9,7 +9,6 @@ Owner: the event loop.
 """
 
 import asyncio
-import datetime
 
 import structlog
 
@@ -70,9 +69,3 @@ class Follower:
         else:
             self.failure = ""
             log.info("serves a newer version", version=newest)
-
-
-def age_s(created: str) -> float:
-    """Return the seconds since a version was saved."""
-    since = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(created)
-    return since.total_seconds()

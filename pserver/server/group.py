@@ -55,6 +55,8 @@ class Heard:
     beats: int = 0
     step: int = 0
     loss: float = math.nan
+    auc: float | None = None
+    samples_per_s: float | None = None
 
 
 class Group:
@@ -181,6 +183,8 @@ class Group:
                 host=member.host,
                 step=heard.step if heard else 0,
                 loss=heard.loss if heard else math.nan,
+                auc=heard.auc if heard else None,
+                samples_per_s=heard.samples_per_s if heard else None,
                 last_round=member.last_round,
                 last_seen_s=now - heard.at if heard else -1.0,
                 pushes=member.pushes,
@@ -224,6 +228,10 @@ class Group:
         heard = self._heard.get(request.trainer)
         if heard is not None:
             heard.at, heard.step, heard.loss = _now(), request.step, request.loss
+            heard.auc = request.auc if request.HasField("auc") else None
+            heard.samples_per_s = (
+                request.samples_per_s if request.HasField("samples_per_s") else None
+            )
             heard.beats += 1
         reply = await self._executor.run(lambda: self._on_heartbeat(request.trainer, message))
         self._watch()

@@ -28,6 +28,7 @@ from pserver.server.checkpoint import Saves
 from pserver.server.durable import Durable
 from pserver.server.methods import Own
 from pserver.server.recording import Recorder
+from pserver.server.report import Versions, age_s
 from pserver.server.save import Shard
 from pserver.table.history import History
 from pserver.table.registry import Registry
@@ -214,9 +215,12 @@ class Loads:
         return self._restored.version if self._restored else ""
 
     @property
-    def created(self) -> str:
-        """Return when that version was saved, or an empty text."""
-        return self._restored.created if self._restored else ""
+    def versions(self) -> Versions:
+        """Return what is known here of versions: the one that the tables came from, and the last saved."""
+        created = self._restored.created if self._restored else ""
+        if self._saves.saved:
+            return Versions(created, self._saves.saved, self._saves.age_s())
+        return Versions(created, self.version, age_s(created) if created else 0.0)
 
     async def newest(self) -> str:
         """Return the newest version that has all rows, or an empty text if there is none."""
@@ -264,7 +268,7 @@ class Loads:
         """Take over what was loaded; in the owner thread."""
         left = self._adopt(registry, loaded.parts, incarnation)
         self._restored = loaded.manifest
-        self._saves.durable = None
+        self._saves.durable, self._saves.saved = None, ""
         if loaded.is_exact and not left:
             self._saves.durable = _durable(self._shard.registry, loaded)
         return left

@@ -7,20 +7,17 @@ whoever sends a token (``Authorization: Bearer``). On loopback it needs neither.
 says nothing holds up nobody else.
 """
 
-import socketserver
-import ssl
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
-from typing_extensions import override
 
-from pserver.errors import ConfigError, PserverError
+from pserver.errors import PserverError
 from pserver.metrics import AnySeries, registry_of
 from pserver.server.auth import HEADER, Access
+from pserver.server.pages import Start, open_pages, refuse
 from pserver.server.secure import check_bind, is_loopback
 from pserver.tls import FreshTls, tls_of
 from pserver.transport import split_endpoint
@@ -28,37 +25,6 @@ from pserver.transport import split_endpoint
 log = structlog.get_logger(__name__)
 
 PATH: Final = "/metrics"
-_SILENT_S = 10.0  # that a caller may say nothing
-
-Start = Callable[..., Any]
-
-
-class _Handler(WSGIRequestHandler):
-    """Reads one request, and logs none."""
-
-    timeout = int(_SILENT_S)
-
-    @override
-    def log_message(self, format: str, *args: Any) -> None:
-        """Write nothing: a scrape is no event."""
-
-
-class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """One thread a caller."""
-
-    daemon_threads = True
-
-    @override
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say who failed; a broken handshake is the caller's."""
-        log.debug("metrics page: a caller failed", peer=str(client_address))
-
-    @override
-    def server_bind(self) -> None:
-        """Bind, without asking what this machine is called: that may take seconds."""
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-        self.setup_environ()
 
 
 def _guarded(page: Callable[..., Iterable[bytes]], access: Access | None) -> Callable[..., Any]:
@@ -67,24 +33,19 @@ def _guarded(page: Callable[..., Iterable[bytes]], access: Access | None) -> Cal
 
     def answer(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         if environ.get("PATH_INFO") != PATH:
-            return _refuse(start, "404 Not Found", f"only {PATH} is here")
+            return refuse(start, "404 Not Found", f"only {PATH} is here")
         if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
-            return _refuse(start, "405 Method Not Allowed", "the page is read only")
+            return refuse(start, "405 Method Not Allowed", "the page is read only")
         if access is not None and not access.is_open:
             came = str(environ.get("HTTP_AUTHORIZATION", ""))
             try:
                 with lock:
                     access.grant_of(((HEADER, came),))  # each role may read it
             except PserverError as error:
-                return _refuse(start, "401 Unauthorized", str(error))
+                return refuse(start, "401 Unauthorized", str(error))
         return page(environ, start)
 
     return answer
-
-
-def _refuse(start: Start, status: str, text: str) -> list[bytes]:
-    start(status, [("Content-Type", "text/plain; charset=utf-8")])
-    return [f"{text}\n".encode()]
 
 
 class HasPage(Protocol):
@@ -149,44 +110,9 @@ def start_metrics_page(
     Raises:
         ConfigError: the port cannot be listened on.
     """
-    host, port = split_endpoint(bind, where="--metrics-bind")
-    is_open = is_loopback(host)
+    is_open = is_loopback(split_endpoint(bind, where="--metrics-bind")[0])
     page = _guarded(make_wsgi_app(registry), None if is_open else access)
-    try:
-        server = _Server((host.strip("[]"), port), _Handler)
-    except OSError as error:
-        raise ConfigError(f"--metrics-bind {bind}: cannot listen there: {error}") from error
-    server.set_app(page)
-    scheme = "http"
-    if tls is not None and not is_open:
-        scheme = "https"
-        server.socket = _context(tls).wrap_socket(
-            server.socket, server_side=True, do_handshake_on_connect=False
-        )
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    log.info("metrics page ready", scheme=scheme, address=f"{host}:{server.server_port}")
-
-    def end() -> None:
-        server.shutdown()
-        server.server_close()
-
-    return f"{host}:{server.server_port}", end
-
-
-def _context(tls: FreshTls) -> ssl.SSLContext:
-    """Return a context that takes newer files at a handshake; callers must show a certificate."""
-    seen = [0]
-    files = tls.files
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.verify_mode = ssl.CERT_REQUIRED
-
-    def load(_socket: object, _name: object, mine: ssl.SSLContext) -> None:
-        tls.renew()
-        if seen[0] != tls.generation:
-            seen[0] = tls.generation
-            mine.load_cert_chain(files.cert, files.key)
-            mine.load_verify_locations(files.ca)
-
-    load(None, None, context)
-    context.sni_callback = load
-    return context
+    used = None if is_open else tls
+    address, end = open_pages(page, bind, flag="--metrics-bind", tls=used)
+    log.info("metrics page ready", scheme="https" if used else "http", address=address)
+    return address, end

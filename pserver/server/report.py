@@ -4,6 +4,7 @@ Rooms before and after: ``servicer`` gives a ``Report``, from which ``series`` m
 so a reader on the event loop sees each of them as it was at some moment.
 """
 
+import datetime
 import resource
 import time
 from collections import defaultdict
@@ -34,6 +35,27 @@ class Tallies:
     pushes_duplicate: int = 0
 
 
+def age_s(created: str) -> float:
+    """Return the seconds since a version was saved."""
+    since = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(created)
+    return since.total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The checkpoints that a shard had to do with, as far as its process knows.
+
+    Attributes:
+        created: when the version was saved that the tables came from; empty: they came from none.
+        last: name of the version that was last saved or restored here; empty: none.
+        last_age_s: seconds since it was saved.
+    """
+
+    created: str = ""
+    last: str = ""
+    last_age_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """Where the facts are read from."""
@@ -48,7 +70,7 @@ class Report:
     bad_values: BadValues
     queued: int
     started_s: float
-    created: str
+    versions: Versions
     term: int
 
 
@@ -98,6 +120,8 @@ def stats(report: Report, methods: Iterable[Recent]) -> pb.StatsReply:
         queued=report.queued,
         pushes_applied=report.tallies.pushes_applied,
         pushes_duplicate=report.tallies.pushes_duplicate,
+        checkpoint=report.versions.last,
+        checkpoint_age_s=report.versions.last_age_s,
         dense_tables=[
             pb.DenseStats(
                 table=table.spec.name,

@@ -8,8 +8,7 @@ What always holds: labels are the names of tables, which a shard has few of.
 from collections.abc import Callable, Mapping
 
 from pserver.metrics import Series
-from pserver.server.follow import age_s
-from pserver.server.report import Report, Tallies, embedx_rows
+from pserver.server.report import Report, Tallies, age_s, embedx_rows
 from pserver.table.dense import DenseTable
 from pserver.table.sparse import SparseTable
 
@@ -60,12 +59,7 @@ def series(report: Callable[[], Report]) -> list[Series]:
         *_refused_and_gone(report, by_table),
         *_admitted(by_table),
         Series("queue_depth", "Requests waiting.", (), one(lambda r: r.queued)),
-        Series(
-            "restored_age_seconds",
-            "Since the checkpoint was saved that the tables came from.",
-            (),
-            lambda: [((), age_s(created))] if (created := report().created) else [],
-        ),
+        *_versions(report),
         Series(
             "applied_pushes_total", "Pushes applied.", (), one(lambda r: r.tallies.pushes_applied)
         ),
@@ -74,6 +68,18 @@ def series(report: Callable[[], Report]) -> list[Series]:
             "Pushes refused because they were applied before.",
             (),
             one(lambda r: r.tallies.pushes_duplicate),
+        ),
+    ]
+
+
+def _versions(report: Callable[[], Report]) -> list[Series]:
+    """Return how old the version is that the shard came from; nothing where it came from none."""
+    return [
+        Series(
+            "restored_age_seconds",
+            "Since the checkpoint was saved that the tables came from.",
+            (),
+            lambda: [((), age_s(created))] if (created := report().versions.created) else [],
         ),
     ]
 

@@ -395,6 +395,6 @@ class Servicer:
             bad_values=self._bad_values,
             queued=self._executor.queued,
             started_s=self._started_s,
-            created=self.loads.created,
+            versions=self.loads.versions,
             term=self.role.fence.place.term,
         )

@@ -337,16 +337,20 @@ class JoinReply(_message.Message):
     def __init__(self, open_round: _Optional[int] = ..., trainer_incarnation: _Optional[int] = ..., trainers_here: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("incarnation", "trainer", "step", "loss")
+    __slots__ = ("incarnation", "trainer", "step", "loss", "auc", "samples_per_s")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
+    AUC_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_S_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     trainer: bytes
     step: int
     loss: float
-    def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
+    auc: float
+    samples_per_s: float
+    def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., auc: _Optional[float] = ..., samples_per_s: _Optional[float] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("trainers_here",)
@@ -405,7 +409,7 @@ class StatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatsReply(_message.Message):
-    __slots__ = ("server", "uptime_s", "cpu_s", "memory_bytes", "tables", "methods", "queued", "pushes_applied", "pushes_duplicate", "dense_tables", "group")
+    __slots__ = ("server", "uptime_s", "cpu_s", "memory_bytes", "tables", "methods", "queued", "pushes_applied", "pushes_duplicate", "dense_tables", "group", "checkpoint", "checkpoint_age_s")
     SERVER_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     CPU_S_FIELD_NUMBER: _ClassVar[int]
@@ -417,6 +421,8 @@ class StatsReply(_message.Message):
     PUSHES_DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     DENSE_TABLES_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_AGE_S_FIELD_NUMBER: _ClassVar[int]
     server: DescribeReply
     uptime_s: float
     cpu_s: float
@@ -428,7 +434,9 @@ class StatsReply(_message.Message):
     pushes_duplicate: int
     dense_tables: _containers.RepeatedCompositeFieldContainer[DenseStats]
     group: GroupStats
-    def __init__(self, server: _Optional[_Union[DescribeReply, _Mapping]] = ..., uptime_s: _Optional[float] = ..., cpu_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStats, _Mapping]]] = ..., methods: _Optional[_Iterable[_Union[MethodStats, _Mapping]]] = ..., queued: _Optional[int] = ..., pushes_applied: _Optional[int] = ..., pushes_duplicate: _Optional[int] = ..., dense_tables: _Optional[_Iterable[_Union[DenseStats, _Mapping]]] = ..., group: _Optional[_Union[GroupStats, _Mapping]] = ...) -> None: ...
+    checkpoint: str
+    checkpoint_age_s: float
+    def __init__(self, server: _Optional[_Union[DescribeReply, _Mapping]] = ..., uptime_s: _Optional[float] = ..., cpu_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStats, _Mapping]]] = ..., methods: _Optional[_Iterable[_Union[MethodStats, _Mapping]]] = ..., queued: _Optional[int] = ..., pushes_applied: _Optional[int] = ..., pushes_duplicate: _Optional[int] = ..., dense_tables: _Optional[_Iterable[_Union[DenseStats, _Mapping]]] = ..., group: _Optional[_Union[GroupStats, _Mapping]] = ..., checkpoint: _Optional[str] = ..., checkpoint_age_s: _Optional[float] = ...) -> None: ...
 
 class GroupStats(_message.Message):
     __slots__ = ("group", "open_round", "missing", "parked_bytes", "trainers", "failure")
@@ -447,7 +455,7 @@ class GroupStats(_message.Message):
     def __init__(self, group: _Optional[_Union[GroupSpec, _Mapping]] = ..., open_round: _Optional[int] = ..., missing: _Optional[_Iterable[int]] = ..., parked_bytes: _Optional[int] = ..., trainers: _Optional[_Iterable[_Union[TrainerStats, _Mapping]]] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class TrainerStats(_message.Message):
-    __slots__ = ("trainer_id", "trainer_incarnation", "state", "host", "step", "loss", "last_round", "last_seen_s", "pushes", "staleness_p50", "staleness_p99", "staleness_max")
+    __slots__ = ("trainer_id", "trainer_incarnation", "state", "host", "step", "loss", "last_round", "last_seen_s", "pushes", "staleness_p50", "staleness_p99", "staleness_max", "auc", "samples_per_s")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     TRAINER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -460,6 +468,8 @@ class TrainerStats(_message.Message):
     STALENESS_P50_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P99_FIELD_NUMBER: _ClassVar[int]
     STALENESS_MAX_FIELD_NUMBER: _ClassVar[int]
+    AUC_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_S_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     trainer_incarnation: int
     state: str
@@ -472,7 +482,9 @@ class TrainerStats(_message.Message):
     staleness_p50: int
     staleness_p99: int
     staleness_max: int
-    def __init__(self, trainer_id: _Optional[int] = ..., trainer_incarnation: _Optional[int] = ..., state: _Optional[str] = ..., host: _Optional[str] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., last_round: _Optional[int] = ..., last_seen_s: _Optional[float] = ..., pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., staleness_max: _Optional[int] = ...) -> None: ...
+    auc: float
+    samples_per_s: float
+    def __init__(self, trainer_id: _Optional[int] = ..., trainer_incarnation: _Optional[int] = ..., state: _Optional[str] = ..., host: _Optional[str] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., last_round: _Optional[int] = ..., last_seen_s: _Optional[float] = ..., pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., staleness_max: _Optional[int] = ..., auc: _Optional[float] = ..., samples_per_s: _Optional[float] = ...) -> None: ...
 
 class DenseStats(_message.Message):
     __slots__ = ("table", "length", "bytes", "version", "epoch")

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import time
 
 import pytest
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.console import Console
 import pserver
 from pserver.cli_trainers import group_facts, group_lines
 from pserver.v1 import pserver_pb2 as pb
-from tests.unit.trainers import grads, joined, unit_table
+from tests.unit.trainers import WAIT_S, grads, joined, unit_table
 
 
 def shard(*, open_round: int, missing: list[int], seen_s: float, staleness: int) -> pb.StatsReply:
@@ -88,7 +89,31 @@ def test_metrics_tell_of_the_group() -> None:
         assert registry.get_sample_value("pserver_trainers", {"state": "left"}) == 0.0
         assert registry.get_sample_value("pserver_rounds_total") == 1.0
         assert registry.get_sample_value("pserver_parked_bytes") == 0.0
-        assert registry.get_sample_value("pserver_staleness_versions", {"quantile": "0.99"}) == 0.0
+        assert registry.get_sample_value("pserver_staleness_versions_bucket", {"le": "0.0"}) == 0.0
+
+
+def test_heartbeats_tell_of_auc_and_speed_when_a_trainer_says_them() -> None:
+    """What a trainer gives its heartbeats is in the facts; a trainer that gives none, or has no AUC yet, has none."""
+    with pserver.Cluster(1) as cluster, joined(cluster, 2, lease_s=0.3) as (a, _):
+        told = [(math.nan, 5.0), (0.75, 1234.0)]
+        a.group.tells(lambda: told[0] if len(told) == 2 else told[-1])
+
+        def member(number: int) -> dict[str, object]:
+            facts = group_facts(a.client.stats())
+            assert facts is not None
+            found: dict[str, object] = facts["members"][number]
+            return found
+
+        until = time.monotonic() + WAIT_S
+        while member(0)["samples_per_s"] is None:
+            assert time.monotonic() < until
+        assert (member(0)["auc"], member(0)["samples_per_s"]) == (None, 5.0)
+        told.pop(0)
+        while member(0)["auc"] is None:
+            assert time.monotonic() < until
+
+        assert (member(0)["auc"], member(0)["samples_per_s"]) == (0.75, 1234.0)
+        assert (member(1)["auc"], member(1)["samples_per_s"]) == (None, None)
 
 
 @pytest.mark.parametrize("numbers", [[], [0], [0, 1, 1, 5], [2000, 3]])
