@@ -59,7 +59,8 @@ def explain(settings: RunSettings, origins: Mapping[str, str]) -> list[Explained
             origin = f"default with {settings.trainers} trainers"
         is_read = name in read or name not in Strategy.model_fields
         if name.startswith("master"):
-            is_read = strategy.dense == "allreduce" or settings.role == "dense"
+            meets = settings.role == "dense" or settings.stages > 1
+            is_read = strategy.dense == "allreduce" or meets
         idle_with = "" if is_read else f"mode {settings.mode}"
         if not reads(settings, name):
             idle_with = f"role {settings.role}"

@@ -47,8 +47,6 @@ _IDLE_IN_EMBED: Final = {
     "checkpoint_every": "the dense part is elsewhere; `pserver checkpoint save` saves the tables",
     "resume": "the dense part is elsewhere",
     "max_staleness": "all trainers go step by step with the dense ones",
-    "master": f"{_THERE}, who meet there",
-    "master_store": f"{_THERE}, who meet there",
     **dict.fromkeys(("stages", *_ONLY_STAGES), "the dense part is in the trainers with role dense"),
 }
 """What nothing reads where the dense part is not, and what to do."""

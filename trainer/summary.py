@@ -22,6 +22,8 @@ _DENSE_PLACES = {
     "stages": "in stages of a pipeline",
 }
 
+_SPLIT = ("dense_trainers", "stages")
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -182,6 +184,7 @@ def _watch_text(watch: Facts) -> str:
         (("allreduce_wait_share",), "all-reduce {:.1%}"),
         (("dense_wait_share",), "waited for dense trainers {:.1%}"),
         (("embed_wait_share",), "waited for embedding trainers {:.1%}"),
+        (("stage_queue_bytes_max",), "{:,.0f} bytes waited for a stage at most"),
         (("bubble_share", "bubble_formula"), "bubble {:.1%} (formula {:.1%})"),
         (("grad_norm",), "gradient norm {:.3g}"),
         (("nonfinite",), "{:.0f} steps with NaN"),
@@ -198,6 +201,9 @@ def _watch_text(watch: Facts) -> str:
 def _auc_text(summary: Summary) -> str:
     """Return the AUC beside the best that is possible, as far as they are known."""
     if summary.auc is None:
+        if not summary.shards and summary.strategy["dense"] in _SPLIT:
+            # A trainer of the dense part alone: others score.
+            return "none" if summary.train_auc is None else f"{summary.train_auc:.4f} in training"
         text = "no held-out rows (--eval-data or --eval-last)"
         return text if summary.train_auc is None else f"{summary.train_auc:.4f} in training; {text}"
     if summary.auc_ceiling is None:

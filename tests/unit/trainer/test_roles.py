@@ -3,6 +3,7 @@
 Trainers are threads over shards of this process; they meet by real sockets.
 """
 
+import io
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import pserver
 from collective import CollectiveError, PeerLostError
@@ -19,6 +21,14 @@ from tests.unit.trainer.test_hybrid import free_port, joined_order
 from trainer import job
 from trainer.config import RunSettings
 from trainer.errors import TrainerError
+from trainer.summary import Summary, summary_table
+
+
+def shown(summary: Summary) -> str:
+    """Return what a person sees of the figures."""
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(summary_table(summary))
+    return console.export_text()
 
 
 def listening(denses: int, **values: object) -> list[RunSettings]:
@@ -44,7 +54,13 @@ def embedding(
 
 
 @pytest.mark.parametrize(
-    ("embeds", "denses", "parts"), [(2, 1, 3), (1, 2, 4), (2, 2, 1), (3, 1, 9)]
+    ("embeds", "denses", "parts"),
+    [
+        (2, 1, 3),
+        (1, 2, 4),
+        pytest.param(2, 2, 1, marks=pytest.mark.slow),
+        pytest.param(3, 1, 9, marks=pytest.mark.slow),
+    ],
 )
 def test_roles_equal_one_process_on_the_joined_batch(
     run_together: RunTogether, tmp_path: Path, embeds: int, denses: int, parts: int
@@ -73,13 +89,24 @@ def test_roles_equal_one_process_on_the_joined_batch(
     for summary in here:  # all micro-batches' gradients leave as one push
         assert summary.watch["pushes"] == 5.0
         assert "dense_wait_share" in summary.watch
+        assert "waited for dense trainers" in shown(summary)
     assert wanted_summary.steps == 5
+    assert "in training" in shown(there[0])
+    assert "held-out" not in shown(there[0])
     if denses == 1:
         assert there[0].train_auc == pytest.approx(wanted_summary.train_auc, abs=1e-3)
         assert there[0].watch["stage_queue_bytes_max"] > 0
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "half_async", "geo"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "sync",
+        "async",
+        pytest.param("half_async", marks=pytest.mark.slow),
+        pytest.param("geo", marks=pytest.mark.slow),
+    ],
+)
 def test_uneven_shares_end_well_and_held_out_rows_are_scored(
     run_together: RunTogether, tmp_path: Path, mode: str
 ) -> None:

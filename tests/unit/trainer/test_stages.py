@@ -31,12 +31,13 @@ def in_stages(path: Path, stages: int, trainers: int, **values: object) -> list[
 @pytest.mark.parametrize(
     ("schedule", "stages", "virtual", "trainers", "parts"),
     [
-        ("gpipe", 2, 1, 2, 3),
+        pytest.param("gpipe", 2, 1, 2, 3, marks=pytest.mark.slow),
         ("1f1b", 3, 1, 3, 2),  # fewer micro-batches than stages
         ("1f1b", 2, 1, 4, 4),  # two pipelines side by side
         ("interleaved", 4, 2, 2, 4),
         ("zero_bubble", 3, 1, 3, 4),
-        ("1f1b", 2, 1, 2, 9),  # and fewer samples than micro-batches
+        # fewer samples than micro-batches
+        pytest.param("1f1b", 2, 1, 2, 9, marks=pytest.mark.slow),
     ],
 )
 def test_stages_equal_one_process(
