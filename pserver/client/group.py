@@ -104,6 +104,13 @@ class Group:
         deadline = self._way.deadline(self._more_s)
         return start_read(self._way, keys, creates=True, asker=asker, deadline=deadline)
 
+    def start_peek(self, keys: Mapping[str, Keys]) -> PendingPull:
+        """Ask for rows as ``start_pull``, and make none: a key without a row reads as first weights."""
+        self._check()
+        deadline = self._way.deadline(self._more_s)
+        asker = Asker(self._way.trainer, 0)
+        return start_read(self._way, keys, creates=False, asker=asker, deadline=deadline)
+
     def start_push(self, gradients: Mapping[str, Gradients], step: Step) -> PendingPush:
         """Send one step's gradients without waiting, as ``Client.start_push``.
 

@@ -3,20 +3,25 @@
 Rooms before and after: ``servicer`` notes here what was written, and hands PullChanged on;
 ``table.geo`` holds a log for each table that somebody asked about.
 
-What always holds: a write is noted after it was applied, in the same turn of the owner thread; a
-trainer that asks for what changed and then reads the rows sees at least what it was told of.
+What always holds: a write is noted after it was applied, and so are keys whose rows fell out or were shrunk, in the same
+turn of the owner thread; a trainer that asks for what changed and then reads the rows sees at least what it was told of.
 Owner: the shard's owner thread.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 
 from pserver.arrays import Keys
 from pserver.errors import ShapeError
 from pserver.table.geo import ChangeLog
 from pserver.table.registry import Registry
+from pserver.table.sparse import SparseTable
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import TRAINER_BYTES
 from pserver.wire.small import build_small, parse_small
+
+NOBODY = bytes(TRAINER_BYTES)
+"""Writes what no trainer wrote: rounds of all of them, and rows that go."""
 
 
 class GeoMethods:
@@ -57,6 +62,8 @@ class GeoMethods:
             table: ChangeLog(table=table, position=position)
             for table, position in positions.items()
         }
+        for table in self._registry:
+            self._watch(table)
 
     def pull_changed(self, message: bytes) -> bytes:
         """Return which keys others wrote to; the first question about a table opens its log."""
@@ -67,7 +74,9 @@ class GeoMethods:
                 f"table {request.table!r}: a trainer is {TRAINER_BYTES} bytes, got "
                 f"{len(request.trainer)}"
             )
-        name = self._registry.get(request.table).spec.name
+        table = self._registry.get(request.table)
+        name = table.spec.name
+        self._watch(table)
         if name not in self._logs:
             self._logs[name] = ChangeLog(table=name)
         changed = self._logs[name].changed(request.ack, request.trainer)
@@ -78,3 +87,7 @@ class GeoMethods:
             keys=changed.keys.tobytes(),
         )
         return build_small(reply)
+
+    def _watch(self, table: SparseTable) -> None:
+        """Have keys noted whose rows a table removes: every trainer's copy of them is old then."""
+        table.keeping.on_erase = functools.partial(self.note, table.spec.name, trainer=NOBODY)

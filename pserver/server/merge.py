@@ -33,13 +33,10 @@ from pserver.arrays import Floats, Keys
 from pserver.kernel import rows
 from pserver.kernel.dedupe import dedupe
 from pserver.occurrences import NO_OCCURRENCES, Occurrences
-from pserver.server.geo import GeoMethods
+from pserver.server.geo import NOBODY, GeoMethods
 from pserver.server.report import Tallies
 from pserver.table.registry import Registry
-from pserver.wire import TRAINER_BYTES, TablePush
-
-NOBODY = bytes(TRAINER_BYTES)
-"""Who wrote what a round wrote: no trainer by itself, so each of them is told of it."""
+from pserver.wire import TablePush
 
 Divisor = Literal["contributors", "registered", "samples"]
 

@@ -41,6 +41,7 @@ class Keeping:
         gap: days between that one and the one before; 1 for the first.
         next_partition: of a shrink that is under way; ``NUM_PARTITIONS`` if none is.
         shrunk: rows that shrinks removed so far.
+        on_erase: is told of keys that the table removes, but not of a clear.
     """
 
     def __init__(self, spec: TableSpec) -> None:
@@ -65,6 +66,7 @@ class Keeping:
         self.day, self.gap = 0, 1
         self.next_partition = NUM_PARTITIONS
         self.shrunk = 0
+        self.on_erase: Callable[[Keys], None] = _nobody
         self._has_changed = False
 
     def check_capacity(self, spec: TableSpec) -> None:
@@ -191,3 +193,7 @@ class Keeping:
             self.eviction.hand = (numbers["hand_partition"], numbers["hand_bucket"])
         self.day, self.gap = numbers["day"], numbers.get("gap", 1)
         self.next_partition = numbers["next_partition"]
+
+
+def _nobody(_: Keys) -> None:
+    """Tell nobody."""

@@ -266,6 +266,7 @@ class SparseTable:
             self.gate.filter.forget(keys)
         num_erased = self._index.erase(keys)
         self._slab.release(self._index.last_freed(num_erased))
+        self.keeping.on_erase(keys)
         return num_erased
 
     def clear(self) -> list[AnyMapping]:
