@@ -32,6 +32,7 @@ Dtype: TypeAlias = Literal["float32", "float16", "int8"]
 DTYPES: tuple[Dtype, ...] = ("float32", "float16", "int8")
 
 _INT8_MAX = 127
+_BLOCK_ROWS = 4096  # of npy, made and written together
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +90,22 @@ def read_vectors(
     dim = int(entry.spec["dim"])
     accessor = make_accessor(entry.spec.get("accessor", "plain"))
     kept = keeper(accessor, choice, where=f"export: table {table!r}")
-    pieces = []
+    every, parts = [np.empty(0, np.uint64)], []
     for some, rows in rows_of(store, version, table):
         wanted = kept(rows)
-        pieces.append((some[wanted], {name: column[wanted] for name, column in rows.items()}))
-    keys = np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in pieces)])
-    nothing = np.empty((0, dim), np.float32)
-    parts = [_weights(rows, dim) for _, rows in pieces]
+        every.append(some[wanted])
+        parts.append(_weights({name: column[wanted] for name, column in rows.items()}, dim))
+    keys = np.concatenate(every)
     order = np.argsort(keys)
-    return keys[order], np.concatenate([nothing, *parts])[order]
+    places = np.empty(keys.size, np.int64)
+    places[order] = np.arange(keys.size)
+    weights = np.empty((keys.size, dim), np.float32)
+    end = keys.size
+    while parts:  # each goes when it is in its place: at most two copies of the table at once
+        part = parts.pop()
+        weights[places[end - len(part) : end]] = part
+        end -= len(part)
+    return keys[order], weights
 
 
 def _weights(rows: Arrays, dim: int) -> Floats:
@@ -123,6 +131,8 @@ def rounded(keys: Keys, weights: Floats, dtype: Dtype) -> tuple[Vectors, float, 
     ([[127, -64]], 0.0039)
     """
     scales = None
+    if dtype == "float32":
+        return Vectors(keys, weights, None), 0.0, 0.0
     if dtype == "int8":
         scales = np.abs(weights).max(axis=1, initial=0.0) / np.float32(_INT8_MAX)
         divisors = np.where(scales > 0, scales, np.float32(1.0))[:, None]
@@ -184,12 +194,19 @@ def _write_npy(vectors: Vectors, path: Path) -> None:
     ]
     if vectors.scales is not None:
         fields.append(("scale", "<f4"))
-    records = np.empty(vectors.keys.size, fields)
-    records["key"], records["vector"] = vectors.keys, vectors.weights
-    if vectors.scales is not None:
-        records["scale"] = vectors.scales
+    kind = np.dtype(fields)
     with path.open("wb") as file:
-        np.save(file, records)
+        shape = {"shape": (vectors.keys.size,), "fortran_order": False}
+        np.lib.format.write_array_header_1_0(
+            file, {**shape, "descr": np.lib.format.dtype_to_descr(kind)}
+        )
+        for begin in range(0, vectors.keys.size, _BLOCK_ROWS):
+            some = slice(begin, begin + _BLOCK_ROWS)
+            records = np.empty(vectors.keys[some].size, kind)
+            records["key"], records["vector"] = vectors.keys[some], vectors.weights[some]
+            if vectors.scales is not None:
+                records["scale"] = vectors.scales[some]
+            file.write(records.tobytes())
 
 
 def _write_safetensors(vectors: Vectors, path: Path) -> None:
