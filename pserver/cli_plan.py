@@ -43,6 +43,13 @@ def add_plan(planning: argparse.ArgumentParser) -> None:
         planning.add_argument(
             flag, default=word, metavar="|".join(words), help=f"{text} (default: {word})"
         )
+    _add_rules(planning, spec)
+    planning.add_argument("--json", action="store_true", help="print one JSON object")
+    planning.set_defaults(run=_plan)
+
+
+def _add_rules(planning: argparse.ArgumentParser, spec: TableSpec) -> None:
+    """Give ``plan`` the flags of what is kept of a key, and for how long."""
     planning.add_argument(
         "--accessor", default=spec.accessor, help=f"plain or ctr (default: {spec.accessor})"
     )
@@ -69,8 +76,19 @@ def add_plan(planning: argparse.ArgumentParser) -> None:
         metavar="DAYS",
         help="days of data that rows live unwritten (default: 0, for ever)",
     )
-    planning.add_argument("--json", action="store_true", help="print one JSON object")
-    planning.set_defaults(run=_plan)
+    planning.add_argument(
+        "--admission",
+        default=spec.admission,
+        metavar="RULE",
+        help=f"which keys get a row (default: {spec.admission})",
+    )
+    planning.add_argument(
+        "--waiting-keys",
+        type=whole_number,
+        default=0,
+        metavar="KEYS",
+        help="over all shards, keys that admission counts and that have no row (default: 0)",
+    )
 
 
 def _plan(given: argparse.Namespace) -> None:
@@ -88,6 +106,8 @@ def _plan(given: argparse.Namespace) -> None:
         embedx_optimizer=given.embedx_optimizer,
         evict=given.evict,
         ttl_days=given.ttl_days,
+        admission=given.admission,
+        waiting_keys=given.waiting_keys,
     )
     if given.json:
         print(json.dumps(dataclasses.asdict(plan)))
@@ -115,6 +135,7 @@ def plan_lines(plan: Plan) -> list[str]:
                 "",
                 "a partition (1024 in all) doubles its buckets when they are 1/2 to 3/4 full",
             ),
+            *_filter_line(plan),
             ("largest shard", f"{size_text(plan.shard_bytes)}, {plan.shard_rows:,} rows"),
             *_places(plan),
             ("all shards", size_text(plan.total_bytes)),
@@ -137,6 +158,16 @@ def _places(plan: Plan) -> list[tuple[str, str]]:
     return [
         ("  memory", f"{size_text(memory)} for keys and epochs, and what you give to hot rows"),
         ("  file", f"{size_text(plan.shard_file_bytes)} for weights and state"),
+    ]
+
+
+def _filter_line(plan: Plan) -> list[tuple[str, str]]:
+    """Return what admission keeps of keys without a row, if it decides anything."""
+    if plan.admission == "always":
+        return []
+    keys = f" of {plan.waiting_keys:,} keys that wait" if plan.waiting_keys else ""
+    return [
+        ("admission", f"{size_text(plan.filter_bytes)}{keys} over all shards: {plan.admission}")
     ]
 
 

@@ -19,10 +19,11 @@ from pserver.arrays import Doubles
 from pserver.errors import ConfigError, nearest
 from pserver.kernel.hashmap import BUCKETS_MIN, limit_of
 from pserver.placement import NUM_PARTITIONS, SHARDS_MAX, partitions_of_shard, shard_of_partition
+from pserver.plan_admission import plan_admission
 from pserver.spec import DAYS_MAX, DIM_MAX, ROW_DTYPES, ROWS_MAX, STORAGES
 from pserver.table.accessor import Accessor, make_accessor
 from pserver.table.eviction import make_eviction_rule
-from pserver.table.optimizer import make_optimizer
+from pserver.table.optimizer import Optimizer, make_optimizer
 
 BATCH_KEYS = 27_600
 """Distinct keys of one batch of the standard workload: 4096 samples of 26 slots."""
@@ -55,6 +56,9 @@ class Plan:
         embedx_optimizer: the rule of the second part, spelled out; empty where rows have one part.
         evict: which rows fall out, spelled out.
         ttl_days: after which rows go; 0 none.
+        admission: which keys get a row, spelled out.
+        waiting_keys: over all shards, counted by admission and without a row.
+        filter_bytes: what admission counts, over all shards.
         weights_bytes: of a row, on average over those with embedx and those without.
         state_bytes: as above.
         state_parts: floats of a row's state by the name of each part.
@@ -67,7 +71,7 @@ class Plan:
         shard_bytes: of the largest shard, memory and file.
         shard_file_bytes: of these, what lies on a file.
         total_bytes: of all shards, memory and files.
-        capacity_needed: rows for which a shard must have room: its share, and a margin for chance.
+        capacity_needed: rows (or keys that wait, if more) that a shard must take; with a margin for chance.
         is_capacity_enough: whether ``capacity_max`` is that much.
         shards_needed: the fewest shards for which ``capacity_max`` is enough; None where none are.
         batch_keys: distinct keys of a batch.
@@ -88,6 +92,9 @@ class Plan:
     embedx_optimizer: str
     evict: str
     ttl_days: int
+    admission: str
+    waiting_keys: int
+    filter_bytes: int
     weights_bytes: int
     state_bytes: int
     state_parts: Mapping[str, int]
@@ -124,6 +131,8 @@ def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
     embedx_optimizer: str = "",
     evict: str = "none",
     ttl_days: int = 0,
+    admission: str = "always",
+    waiting_keys: int = 0,
 ) -> Plan:
     """Return what a table will cost.
 
@@ -141,34 +150,44 @@ def make_plan(  # noqa: PLR0913 - a table's spec and its cluster, given by name
         embedx_optimizer: as a spec has it.
         evict: as a spec has it.
         ttl_days: as a spec has it.
+        admission: as a spec has it.
+        waiting_keys: over all shards, counted by admission and without a row.
 
     Raises:
         ConfigError: a number is out of range, or a rule or word is unknown.
     """
-    _check_numbers(rows, dim, num_shards, capacity_max, batch_keys)
-    _check_word("--storage", storage, STORAGES)
+    _check_numbers(rows, dim, num_shards, capacity_max, batch_keys, waiting_keys)
     rule = make_optimizer(optimizer, dim=dim, where="--optimizer")
     kept = make_accessor(accessor, where="--accessor")
     rules = (optimizer, _embedx_rule(embedx_optimizer, optimizer, dim, kept))
     going, words = _going(evict, ttl_days, kept)
-    row = _row(rules, dim, _weight_bytes(row_dtype), kept, embedx_share)
-    row["epoch_bytes"] += FLOAT_BYTES * words
+    row = _row(rules, dim, _weight_bytes(row_dtype), kept, embedx_share, words)
     buckets = _shard_buckets(rows, num_shards)
+    waiting = BUCKET_BYTES * _shard_buckets(waiting_keys, num_shards)
+    said, counted = plan_admission(admission, waiting_keys, kept, waiting)
     return Plan(
-        dim=dim,
-        optimizer=rule.text,
         row_dtype=row_dtype,
-        accessor=kept.text,
-        embedx_share=embedx_share,
-        embedx_optimizer=rules[1] if kept.is_ctr else "",
+        **_rules(rule, rules[1], kept, embedx_share),
         **going,
         **row,
-        state_parts=rule.parts,
         **_index(rows, buckets, row),
-        **_shares(rows, buckets, row, storage),
-        **_capacity(rows, num_shards, capacity_max),
+        **_shares(rows, buckets, row, storage, counted),
+        **said,
+        **_capacity(max(rows, waiting_keys), num_shards, capacity_max),
         **_batch(batch_keys, dim),
     )
+
+
+def _rules(rule: Optimizer, embedx: str, accessor: Accessor, share: float) -> dict[str, Any]:
+    """Return the rules of rows, spelled out."""
+    return {
+        "dim": rule.dim,
+        "embedx_share": share,
+        "optimizer": rule.text,
+        "state_parts": rule.parts,
+        "accessor": accessor.text,
+        "embedx_optimizer": embedx if accessor.is_ctr else "",
+    }
 
 
 def _embedx_rule(text: str, optimizer: str, dim: int, accessor: Accessor) -> str:
@@ -198,7 +217,12 @@ def _going(evict: str, days: int, accessor: Accessor) -> tuple[dict[str, Any], i
 
 
 def _row(
-    rules: tuple[str, str], dim: int, weight_bytes: int, accessor: Accessor, share: float
+    rules: tuple[str, str],
+    dim: int,
+    weight_bytes: int,
+    accessor: Accessor,
+    share: float,
+    words: int,
 ) -> dict[str, Any]:
     """Return the bytes that a row has beside the index, on average.
 
@@ -220,7 +244,7 @@ def _row(
     return {
         "weights_bytes": round(weight_bytes * (wide + share * rest)),
         "state_bytes": round(FLOAT_BYTES * (wide_state + share * rest_state)),
-        "epoch_bytes": EPOCH_BYTES + FLOAT_BYTES * len(accessor.fields),
+        "epoch_bytes": EPOCH_BYTES + FLOAT_BYTES * (len(accessor.fields) + words),
     }
 
 
@@ -248,7 +272,9 @@ def _capacity(rows: int, num_shards: int, capacity_max: int) -> dict[str, Any]:
     }
 
 
-def _shares(rows: int, buckets: Doubles, row: Mapping[str, int], storage: str) -> dict[str, Any]:
+def _shares(
+    rows: int, buckets: Doubles, row: Mapping[str, int], storage: str, counted: Doubles
+) -> dict[str, Any]:
     """Return what the largest shard and all of them have.
 
     Args:
@@ -256,13 +282,15 @@ def _shares(rows: int, buckets: Doubles, row: Mapping[str, int], storage: str) -
         buckets: (S,) of each shard.
         row: bytes of its parts, beside the index.
         storage: where rows are kept.
+        counted: (S,) bytes of what admission counts on each.
     """
+    _check_word("--storage", storage, STORAGES)
     slab_bytes = sum(row.values())
     file_bytes = slab_bytes - row["epoch_bytes"] if storage == "file" else 0
     num_shards = buckets.size
     partitions = np.bincount(shard_of_partition(num_shards), minlength=num_shards)
     shares = rows / NUM_PARTITIONS * partitions
-    shard_bytes = shares * slab_bytes + BUCKET_BYTES * buckets
+    shard_bytes = shares * slab_bytes + BUCKET_BYTES * buckets + counted
     return {
         "storage": storage,
         "shard_rows": math.ceil(shares.max()),
@@ -282,19 +310,20 @@ def _batch(keys: int, dim: int) -> dict[str, Any]:
     }
 
 
-def _check_numbers(rows: int, dim: int, num_shards: int, capacity_max: int, keys: int) -> None:
+def _check_numbers(rows: int, dim: int, shards: int, rows_max: int, keys: int, wait: int) -> None:
     """Refuse a number that no cluster could have."""
     _check_range("--rows", rows, ROWS_MAX * SHARDS_MAX)
     _check_range("--dim", dim, DIM_MAX)
-    _check_range("--shards", num_shards, SHARDS_MAX)
-    _check_range("--capacity-max", capacity_max, ROWS_MAX)
+    _check_range("--shards", shards, SHARDS_MAX)
+    _check_range("--capacity-max", rows_max, ROWS_MAX)
     _check_range("--batch-keys", keys, ROWS_MAX)
+    _check_range("--waiting-keys", wait, ROWS_MAX * SHARDS_MAX, low=0)
 
 
-def _check_range(flag: str, value: int, high: int) -> None:
-    """Refuse a number that is not in [1, high]."""
-    if not 1 <= value <= high:
-        raise ConfigError(f"{flag} must be in [1, {high}], got {value}")
+def _check_range(flag: str, value: int, high: int, *, low: int = 1) -> None:
+    """Refuse a number that is not in [low, high]."""
+    if not low <= value <= high:
+        raise ConfigError(f"{flag} must be in [{low}, {high}], got {value}")
 
 
 def _check_word(flag: str, word: str, valid: Sequence[str]) -> None:

@@ -17,6 +17,11 @@ from pserver.placement import NUM_PARTITIONS
 from pserver.table.storage import Mapping
 
 
+def partition_bytes(counters: int) -> int:
+    """Return the bytes of one partition, where all have so many counters together."""
+    return -(-counters // (NUM_PARTITIONS * admit.LINE)) * admit.LINE
+
+
 class Sketch:
     """Counters of all partitions; only those that are counted in take memory.
 
@@ -31,7 +36,7 @@ class Sketch:
             counters: of a byte, over all shards; rounded up to a cache line a partition.
             table: named in an error.
         """
-        self._lines = -(-counters // (NUM_PARTITIONS * admit.LINE))
+        self._lines = partition_bytes(counters) // admit.LINE
         size = NUM_PARTITIONS * self.partition_bytes
         self.mapping = Mapping(size, np.uint8, what=f"table {table!r}")
         self._counters: Bytes = self.mapping.array

@@ -294,3 +294,67 @@ def test_rules_that_a_table_could_not_have_are_refused(rules: dict[str, Any], me
     """By the flag, as the spec would be by the field."""
     with pytest.raises(ConfigError, match=message):
         make_plan(rows=10, dim=4, optimizer="sgd", num_shards=1, capacity_max=99, **rules)
+
+
+ADMISSIONS = {
+    "count:n=3": "plain",
+    "count:n=3,filter=sketch,counters=1e6": "plain",
+    "probability:p=0.5": "plain",
+    "show_click:score=5": "ctr",
+    "always": "plain",
+}
+
+
+@pytest.mark.parametrize(("admission", "accessor"), ADMISSIONS.items())
+@pytest.mark.parametrize("shards", [1, 3])
+def test_bytes_of_admission_are_those_of_its_filter(
+    admission: str, accessor: str, shards: int
+) -> None:
+    """A plan is within 5 % of what filters have that counted so many keys, on every shard."""
+    dim, keys = 2, random_keys(60_000)
+    owners = shard_of(keys, shards)
+    sizes = []
+    for shard in range(shards):
+        own = keys[owners == shard]
+        table = SparseTable(TableSpec(name="t", dim=dim, accessor=accessor, admission=admission))
+        for part in np.array_split(own, 5):
+            grads = np.zeros(part.size * dim, np.float32)
+            table.check_push(part, grads)
+            table.push(part, grads)
+        sizes.append(0 if table.gate is None else table.gate.filter.num_bytes)
+    is_by_key = admission in ("count:n=3", "show_click:score=5")
+
+    planned, without = (
+        make_plan(
+            rows=1000,
+            dim=dim,
+            optimizer="sgd",
+            num_shards=shards,
+            capacity_max=10_000,
+            accessor=accessor,
+            admission=rule,
+            waiting_keys=keys.size if is_by_key and rule == admission else 0,
+        )
+        for rule in (admission, "always")
+    )
+
+    assert planned.filter_bytes == pytest.approx(sum(sizes), rel=0.05)
+    assert planned.total_bytes - without.total_bytes == pytest.approx(planned.filter_bytes, abs=2)
+    assert planned.shard_bytes - without.shard_bytes == pytest.approx(max(sizes), rel=0.05)
+    assert planned.is_capacity_enough is not is_by_key  # 60,000 keys wait, on at most 3 shards
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"admission": "counts:n=3"}, "--admission: unknown rule 'counts'; did you mean 'count'"),
+        ({"waiting_keys": 5}, "--waiting-keys has no effect with admission always"),
+        ({"admission": "count:n=3", "waiting_keys": -1}, r"--waiting-keys must be in \[0, "),
+    ],
+)
+def test_admission_is_refused_when_no_table_could_have_it(
+    rules: dict[str, Any], message: str
+) -> None:
+    """A rule that there is not, and keys that no rule would keep anything of."""
+    with pytest.raises(ConfigError, match=message):
+        make_plan(rows=10, dim=4, optimizer="sgd", num_shards=1, capacity_max=99, **rules)
