@@ -67,12 +67,13 @@ class DenseInStages(SplitDense):
             micro_batches=micro_batches(settings),
             virtual=settings.virtual,
         )
+        self._device = choose_device(settings.device)
         self._pipeline = Pipeline(
             stages,
             timetable,
             self._mesh.pipeline,
             self._loss,
-            device=choose_device(settings.device),
+            device=self._device,
             queue_bytes_max=settings.stage_queue_bytes,
         )
         self._own = dict(self._pipeline.named_parameters())
@@ -148,6 +149,7 @@ class DenseInStages(SplitDense):
             self._talk.all_reduce(values, what=f"gathering {name!r}")
             with torch.no_grad():
                 parameter.copy_(values)
+        self.whole.to(self._device)
 
     @override
     def facts(self, *, seconds: float) -> dict[str, float]:

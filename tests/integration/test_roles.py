@@ -19,7 +19,7 @@ from tests.unit.trainer.dataset.shared import SHARED
 from trainer.config import RunSettings
 from trainer.job import run
 
-WAIT_S = 150.0
+WAIT_S = 240.0
 LISTENS = re.compile(r"listens on (\S+)")
 HELD_OUT = 2000
 AUC_APART_MAX = 0.01
@@ -125,7 +125,7 @@ def alone(path: Path) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("embeds", "denses"), [(2, 1), (1, 2)])
 def test_roles_are_as_good_as_one_process(
     trainers: list[Trainer], start: Start, embeds: int, denses: int
@@ -152,7 +152,7 @@ def test_roles_are_as_good_as_one_process(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_dense_trainer_that_is_killed_ends_all_others_with_its_name(
     trainers: list[Trainer], start: Start
 ) -> None:

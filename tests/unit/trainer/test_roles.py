@@ -131,6 +131,21 @@ def test_uneven_shares_end_well_and_held_out_rows_are_scored(
     assert first.mode == dense.mode == mode
 
 
+@pytest.mark.gpu
+def test_a_dense_part_on_a_gpu_agrees_with_one_process(
+    run_together: RunTogether, tmp_path: Path
+) -> None:
+    """Rows travel through host memory: parameters within 1e-4 of those of a run on the CPU."""
+    path = write(tmp_path / "rows.txt", list(range(80)))
+    behind = listening(1, device="cuda")
+
+    told, (found,), _ = run_together([*behind, *embedding(path, behind, 1, batch_size=8, **SYNC)])
+    _, (wanted,), _ = run_together([alone(path, batch_size=8, **SYNC)])
+
+    torch.testing.assert_close(found.cpu(), wanted, rtol=0.0, atol=1e-4)
+    assert [one.device for one in told] == ["cuda", "cpu"]
+
+
 def test_another_model_is_refused_with_both_names(
     run_together: RunTogether, tmp_path: Path
 ) -> None:

@@ -83,6 +83,20 @@ def test_stages_equal_one_process(
         assert sum(one.rows > 0 for one in told) == 1
 
 
+@pytest.mark.gpu
+def test_stages_on_a_gpu_agree_with_one_process(run_together: RunTogether, tmp_path: Path) -> None:
+    """Two stages on one device, and the whole scored there: within 1e-4 of a run on the CPU."""
+    path = write(tmp_path / "rows.txt", list(range(80)))
+
+    told, (found,), _ = run_together(
+        in_stages(path, 2, 2, batch_size=8, device="cuda", eval_last=20, **SYNC)
+    )
+    _, (wanted,), _ = run_together([alone(path, batch_size=8, eval_last=20, **SYNC)])
+
+    torch.testing.assert_close(found.cpu(), wanted, rtol=0.0, atol=1e-4)
+    assert told[0].eval_samples == 20
+
+
 def test_uneven_pipelines_end_well_and_the_first_scores(
     run_together: RunTogether, tmp_path: Path
 ) -> None:
