@@ -22,7 +22,7 @@ class Explained:
         value: in force.
         origin: ``flag --x``, ``environment X``, ``FILE:TABLE.KEY``, ``alias`` and one of those, or
             ``default``.
-        idle_with: the mode or the role that has no use for it; empty if it is read.
+        idle_with: the mode, role or pipeline that has no use for it; empty if it is read.
     """
 
     name: str
@@ -63,7 +63,7 @@ def explain(settings: RunSettings, origins: Mapping[str, str]) -> list[Explained
             is_read = strategy.dense == "allreduce" or meets
         idle_with = "" if is_read else f"mode {settings.mode}"
         if not reads(settings, name):
-            idle_with = f"role {settings.role}"
+            idle_with = "a pipeline" if settings.stages > 1 else f"role {settings.role}"
         explained.append(Explained(name, value, origin, idle_with))
     return explained
 

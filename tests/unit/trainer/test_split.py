@@ -105,3 +105,14 @@ def test_explain_says_what_a_role_does_not_read(capsys):
     (line,) = [line for line in lines if line.startswith("listen ")]
     assert "flag --listen" in line
     assert "not read" not in line
+
+
+@pytest.mark.usefixtures("command_line")
+def test_explain_says_what_a_pipeline_does_not_read(capsys):
+    """With several stages the knobs of a pipeline are read, and those of another dense part are not."""
+    assert cli.main(["config", "explain", "--stages", "2", "--trainers", "2"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    for name, is_read in (("dense ", False), ("clip_norm ", False), ("schedule ", True)):
+        (line,) = [line for line in lines if line.startswith(name)]
+        assert ("(not read in a pipeline)" not in line) is is_read
