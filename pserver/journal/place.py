@@ -29,6 +29,7 @@ class Place:
         is_followed: whether a standby follows, so that it may have taken the place unseen.
         role: ``shard``: it began as one; ``standby``: it follows; ``promoted``: it followed, and took the place.
         name: of a standby, drawn when it first follows; 0: none.
+        has_left: whether a standby told its server that it ends, and did not hear from it since.
     """
 
     term: int = 1
@@ -36,6 +37,7 @@ class Place:
     is_followed: bool = False
     role: Literal["shard", "standby", "promoted"] = "shard"
     name: int = 0
+    has_left: bool = False
 
 
 def read_place(folder: Path) -> Place:

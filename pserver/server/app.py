@@ -340,6 +340,8 @@ async def serve(
     first = await signals.get()
     if following is not None:
         following.cancel()
+    if servicer.role.standby is not None:
+        await servicer.role.standby.leave()
     log.info("draining", signal=signal.Signals(first).name, drain_s=settings.drain_s)
     closing = asyncio.ensure_future(drain(servicer, listening, drain_s=settings.drain_s))
     second = asyncio.ensure_future(signals.get())

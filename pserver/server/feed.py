@@ -90,7 +90,9 @@ class Feed:
                 raise ConfigError("this shard has no versions to copy")
             self._needed = await self.copies.fill(reply, request, journal.number)
             return build_small(reply)
-        if request.journal and not request.hand_over:
+        if request.leave:
+            await self.fence.left(request.standby)
+        elif request.journal and not request.hand_over:
             await self.fence.asked(request)
         if request.journal and request.after + 1 >= reply.first and not request.only_promise:
             self._needed = request.after

@@ -116,6 +116,12 @@ class Fence:
             self._until_s = self._sent_s + request.promise_s
         self._standby = request.standby
 
+    async def left(self, standby: int) -> None:
+        """Go on without a standby that ended: it is not promoted before it heard from this server again."""
+        if self.place.is_followed and standby == self._standby:
+            await self.keep(replace(self.place, is_followed=False))
+            self._until_s, self._standby = -math.inf, 0
+
     def answers(self) -> int:
         """Return the number of an answer that is sent now."""
         self._number += 1

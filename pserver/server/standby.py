@@ -47,6 +47,7 @@ log = structlog.get_logger(__name__)
 _WAIT_S = 2.0  # that a question waits for records at the other end
 _TRY_S = PROMISE_S  # a later answer would renew nothing
 _PAUSE_S = 0.2  # after a question that was not answered
+_LEAVE_S = 2.0
 _RENEW_S = 1.5  # that applying may take before the promise is renewed
 _TELL_PAUSE_S = 1.0  # between two tries to tell the other server that its place is taken
 
@@ -198,6 +199,18 @@ class Standby:
         if self.is_promoted and self._promoting and not (await self._promoting).handed_over:
             await tell_old(self.primary, self.journal.number, self.fence.place.term)
 
+    async def leave(self) -> None:
+        """Let the other server go on alone: this one ends, and is not promoted before it heard from it again."""
+        place = self.fence.place
+        if self.is_promoted or place.role != "standby":
+            return
+        await self.fence.keep(replace(place, has_left=True))  # before the other one relies on it
+        request = pb.FeedRequest(
+            journal=self.journal.number, standby=place.name, leave=True, only_promise=True
+        )
+        with contextlib.suppress(PserverError):  # then that one waits for this one to come back
+            await ask(self.primary, request, timeout_s=_LEAVE_S)
+
     async def promote(self, message: bytes) -> bytes:
         """Take the other server's place; once, however many ask, and whoever of them goes away.
 
@@ -221,9 +234,10 @@ class Standby:
                 raise JournalError(f"this standby did not follow to the end: {self.failure}")
             handed_over = await self._take_all(timeout_s)
             place = self.fence.place
-            if place.role != "standby":
+            if place.role != "standby" or place.has_left:
                 raise JournalError(
-                    f"this standby did not hear from {self.primary.endpoint} yet, so it has nothing of it"
+                    f"this standby did not hear from {self.primary.endpoint} since it was started, and that "
+                    "one may have gone on without it"
                 )
             if not handed_over:
                 await asyncio.sleep(self.heard_s + PROMISE_S - time.monotonic())
@@ -284,7 +298,8 @@ class Standby:
         request.promise_s, request.heard = PROMISE_S, self._number
         reply = await ask(self.primary, request, timeout_s=timeout_s)
         self._number, self.told, self.heard_s = reply.number, reply.position, time.monotonic()
-        await self.fence.keep(replace(place, term=max(place.term, reply.term), role="standby"))
+        term = max(place.term, reply.term)
+        await self.fence.keep(replace(place, term=term, role="standby", has_left=False))
         return reply
 
     async def _apply_all(self, records: bytes) -> None:

@@ -837,7 +837,7 @@ class LoadReply(_message.Message):
     def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., left: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., rows_of_version: _Optional[int] = ..., state_taken: _Optional[int] = ..., state_tables: _Optional[int] = ..., trainers: _Optional[str] = ..., round: _Optional[int] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class FeedRequest(_message.Message):
-    __slots__ = ("after", "journal", "checksum", "wait_s", "hand_over", "standby", "heard", "promise_s", "term", "only_promise", "copy", "version", "file", "offset")
+    __slots__ = ("after", "journal", "checksum", "wait_s", "hand_over", "standby", "heard", "promise_s", "term", "only_promise", "copy", "version", "file", "offset", "leave")
     AFTER_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
@@ -852,6 +852,7 @@ class FeedRequest(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     after: int
     journal: int
     checksum: int
@@ -866,7 +867,8 @@ class FeedRequest(_message.Message):
     version: str
     file: str
     offset: int
-    def __init__(self, after: _Optional[int] = ..., journal: _Optional[int] = ..., checksum: _Optional[int] = ..., wait_s: _Optional[float] = ..., hand_over: _Optional[bool] = ..., standby: _Optional[int] = ..., heard: _Optional[int] = ..., promise_s: _Optional[float] = ..., term: _Optional[int] = ..., only_promise: _Optional[bool] = ..., copy: _Optional[bool] = ..., version: _Optional[str] = ..., file: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+    leave: bool
+    def __init__(self, after: _Optional[int] = ..., journal: _Optional[int] = ..., checksum: _Optional[int] = ..., wait_s: _Optional[float] = ..., hand_over: _Optional[bool] = ..., standby: _Optional[int] = ..., heard: _Optional[int] = ..., promise_s: _Optional[float] = ..., term: _Optional[int] = ..., only_promise: _Optional[bool] = ..., copy: _Optional[bool] = ..., version: _Optional[str] = ..., file: _Optional[str] = ..., offset: _Optional[int] = ..., leave: _Optional[bool] = ...) -> None: ...
 
 class FeedReply(_message.Message):
     __slots__ = ("journal", "begun_by", "first", "position", "records", "term", "number", "version", "data", "more")

@@ -12,6 +12,7 @@ import pytest
 import pserver
 from pserver.client.connect import stats_of_each
 from pserver.deadline import Deadline
+from pserver.journal.place import read_place
 from pserver.v1 import pserver_pb2 as pb
 from tests.integration.families import NONE
 from tests.integration.servers import WAIT_S, servers
@@ -182,3 +183,29 @@ def test_standby_begins_with_nothing_when_its_server_dropped_records(tmp_path: P
 
     assert "nothing is lost" in said
     assert (weights == -6.0).all()
+
+
+def test_server_goes_on_when_its_standby_is_told_to_end(tmp_path: Path) -> None:
+    """SIGTERM to the standby: pushes go on beyond its promise, and it follows again when it is back."""
+    settings = pserver.ClientSettings(timeout_s=2 * WAIT_S)
+    with servers() as start:
+        one = start("--journal", str(tmp_path / "one")).wait_ready()
+        flags = ("--journal", str(tmp_path / "two"), "--standby-of", one.endpoint)
+        two = start(*flags).wait_ready()
+        with pserver.connect(one.endpoint, settings=settings, connect_s=WAIT_S) as client:
+            client.create_table(SPEC)
+            client.start_push({"t": (KEYS, ONES, NONE)}).result()
+            wait_applied(two.endpoint, 1)
+            two.end()
+            left = read_place(tmp_path / "one")
+            client.start_push({"t": (KEYS, ONES, NONE)}).result()
+            again = start(*flags).wait_ready()
+            wait_applied(again.endpoint, 1)
+            client.start_push({"t": (KEYS, ONES, NONE)}).result()
+        said = promote(again.endpoint)
+        with pserver.connect(again.endpoint, settings=settings, connect_s=WAIT_S) as client:
+            weights = client.peek("t", KEYS)
+
+    assert not left.is_followed
+    assert "nothing is lost" in said
+    assert weights.tolist() == [[-3.0, -3.0]] * KEYS.size

@@ -207,7 +207,7 @@ def test_standby_that_never_heard_is_not_promoted(tmp_path: Path) -> None:
         primary, _ = await primary_in(tmp_path / "one")
         servicer, _, way = await follower(primary, tmp_path / "two")
         way.is_cut = True
-        with pytest.raises(JournalError, match="did not hear from primary:1 yet"):
+        with pytest.raises(JournalError, match="did not hear from primary:1 since it was started"):
             await promoted(servicer)
         servicer.close()
         primary.close()
@@ -230,5 +230,51 @@ def test_second_standby_is_refused_while_the_first_asks(tmp_path: Path) -> None:
             await primary.call("Feed", stale.SerializeToString())
         for servicer in (first, second, primary):
             servicer.close()
+
+    run(check)
+
+
+def test_server_goes_on_without_a_standby_that_said_that_it_ends(tmp_path: Path) -> None:
+    """It needs no promise of that one, which is not promoted before it heard from the server again."""
+
+    async def check() -> None:
+        primary, sender = await primary_in(tmp_path / "one")
+        first, standby, _ = await follower(primary, tmp_path / "two")
+        await ask(standby)
+        await standby.leave()
+        first.close()
+        assert not read_place(tmp_path / "one").is_followed
+        let_promise_end(primary)
+        await primary.call("Push", push(sender, 1))
+
+        again, standby, way = await follower(primary, tmp_path / "two")
+        way.is_cut = True
+        with pytest.raises(JournalError, match="that one may have gone on without it"):
+            await promoted(again)
+        way.is_cut = False
+        await ask(standby)
+        assert read_place(tmp_path / "one").is_followed
+        standby.heard_s -= PROMISE_S
+        way.is_cut = True
+        assert not (await promoted(again)).handed_over
+        again.close()
+        primary.close()
+
+    run(check)
+
+
+def test_leave_of_another_standby_changes_nothing(tmp_path: Path) -> None:
+    """The one that follows may still be promoted."""
+
+    async def check() -> None:
+        primary, _ = await primary_in(tmp_path / "one")
+        servicer, standby, _ = await follower(primary, tmp_path / "two")
+        await ask(standby)
+        other = pb.FeedRequest(journal=standby.journal.number, standby=7, leave=True)
+        other.only_promise = True
+        await primary.call("Feed", other.SerializeToString())
+        assert primary.role.fence.place.is_followed
+        servicer.close()
+        primary.close()
 
     run(check)
