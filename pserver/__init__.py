@@ -57,7 +57,7 @@ from pserver.errors import (
     nearest,
 )
 from pserver.kernel.dedupe import Distinct, dedupe
-from pserver.logs import configure_logs
+from pserver.logs import configure_logs, logs_are_json, tell_failure
 from pserver.metrics import AnySeries, Series, SpreadSeries
 from pserver.mix import GOLDEN, mix64
 from pserver.occurrences import Occurrences
@@ -150,6 +150,7 @@ __all__ = [
     "embedded",
     "load_rule",
     "load_rules",
+    "logs_are_json",
     "mix64",
     "nearest",
     "parse_rule",
@@ -158,4 +159,5 @@ __all__ = [
     "resolve",
     "shard_of",
     "start_page_of",
+    "tell_failure",
 ]

@@ -40,7 +40,7 @@ from pserver.client.connect import stats_of_each
 from pserver.client.credentials import Credentials
 from pserver.config import AccessSettings, ServeSettings
 from pserver.errors import ConfigError, PserverError, RequestError, UnavailableError
-from pserver.logs import configure_logs
+from pserver.logs import configure_logs, tell_failure
 from pserver.options import (
     USAGE_EXIT,
     CommandParser,
@@ -131,10 +131,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run(given)
     except RequestError as error:
-        print(f"pserver {given.command}: {error}", file=sys.stderr)
+        tell_failure(f"pserver {given.command}", str(error), status=USAGE_EXIT)
         return USAGE_EXIT
     except PserverError as error:
-        print(f"pserver {given.command}: {error}", file=sys.stderr)
+        tell_failure(f"pserver {given.command}", str(error), status=FAILURE_EXIT)
         return FAILURE_EXIT
     return 0
 
@@ -149,7 +149,7 @@ def _serve(given: argparse.Namespace) -> None:
         section="serve",
         aliases=ServeAliases(),
     )
-    configure_logs(settings.log_level)
+    configure_logs(settings.log_level, form=settings.log_format, shard=settings.shard)
     load_rules(settings.rule)
     shown = Credentials(
         AccessSettings(

@@ -253,6 +253,9 @@ class ServeSettings(TlsSettings):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="least level of a log line")
     ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"], Field(description="form of log lines: text, or an object a line")
+    ] = "text"
 
     @model_validator(mode="after")
     def _check_quotas(self) -> Self:

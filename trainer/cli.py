@@ -10,7 +10,6 @@ import gc
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 FAILURE_EXIT = 1
 """Exit status when a server, the network or the data failed."""
 
+INTERRUPT_EXIT = 130
+"""Exit status when an interrupt ended the command."""
 
 SIGTERM_EXIT = 128 + signal.SIGTERM
 """Exit status when SIGTERM ended the command: the same as if nobody had handled it."""
@@ -84,21 +85,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # --deterministic on a GPU needs it
     given = make_parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], None] = given.run
+    name = f"trainer {given.command}"
     # Before torch loads: process 1 of a container ignores a signal that nobody handles.
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         command(given)
     except pserver.RequestError as error:
-        print(f"trainer {given.command}: {error}", file=sys.stderr)
+        pserver.tell_failure(name, str(error), status=pserver.USAGE_EXIT)
         return pserver.USAGE_EXIT
     except (pserver.PserverError, TrainerError) as error:
-        print(f"trainer {given.command}: {error}", file=sys.stderr)
+        pserver.tell_failure(name, str(error), status=FAILURE_EXIT)
         return FAILURE_EXIT
     except KeyboardInterrupt:
-        print(f"trainer {given.command}: interrupted", file=sys.stderr)
-        return 130
+        pserver.tell_failure(name, "interrupted", status=INTERRUPT_EXIT)
+        return INTERRUPT_EXIT
     except _Terminated:
-        print(f"trainer {given.command}: ended by SIGTERM", file=sys.stderr)
+        pserver.tell_failure(name, "ended by SIGTERM", status=SIGTERM_EXIT)
         return SIGTERM_EXIT
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -112,6 +114,9 @@ def _terminate(*_: object) -> None:
 def _run(given: argparse.Namespace) -> None:
     pserver.configure_logs("warning")
     settings, _ = _settings(given)
+    if settings.log_format == "json":
+        # Progress is an event then, of level info.
+        pserver.configure_logs("info", form="json", trainer=settings.trainer_id or 0)
     if settings.starts_all:
         summary = _launch(settings)
     else:

@@ -3,7 +3,7 @@
 Rooms before and after: ``config`` inherits them; ``metrics`` serves the page.
 """
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -28,6 +28,10 @@ class ShownSettings(Settings):
         bool,
         Field(description="show the page beyond this machine though TLS or tokens are missing"),
     ] = False
+    log_format: Annotated[
+        Literal["text", "json"],
+        Field(description="form of what is said while it runs: text, or an object a line"),
+    ] = "text"
 
     @model_validator(mode="after")
     def _check_page(self) -> Self:

@@ -34,7 +34,7 @@ from trainer.modes import Mode, make_mode
 from trainer.modes.dense import DenseOnServers
 from trainer.modes.dense_ranks import DenseOverRanks, make_dense_over_ranks
 from trainer.modes.grouped import GroupMode
-from trainer.progress import ProgressView, Tell
+from trainer.progress import ProgressView, Tell, say
 from trainer.ranges import RangeSource, choose_range_rows
 from trainer.split import in_force, share_of, stage_rank
 from trainer.split_dense import SplitDense
@@ -171,7 +171,7 @@ def _run(settings: RunSettings, on_step: Callable[[StepReport], None], tell: Tel
 
 def _say(text: str) -> None:
     """Tell the user something once, beside the progress."""
-    Console(stderr=True).out(text, highlight=False)
+    say(Console(stderr=True), text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,7 @@ def _servers(
         "storage_dir": settings.storage_dir,
         "checkpoint_dir": settings.checkpoint_dir,
         "restore": "latest" if settings.resume else None,
+        "log_format": settings.log_format,
     }
     return servers_here(settings.shards, folder, environ, own=own)
 

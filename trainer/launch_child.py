@@ -6,6 +6,8 @@ back through one queue, what they say on standard error goes to a file.
 What always holds: a process that was started is ended, by its own id, when the launch ends.
 """
 
+import contextlib
+import json
 import queue
 import subprocess
 import threading
@@ -81,7 +83,11 @@ class Child:
         """Return the last thing that it said on standard error."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         said = [line for line in lines if line.strip()]
-        return said[-1][:_REASON_MAX] if said else "it said nothing"
+        if not said:
+            return "it said nothing"
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a line of --log-format json
+            return str(json.loads(said[-1])["error"])[:_REASON_MAX]
+        return said[-1][:_REASON_MAX]
 
     def terminate(self) -> None:
         """Ask it to end."""

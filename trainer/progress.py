@@ -9,9 +9,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeAlias
 
+import structlog
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+import pserver
 from trainer.evaluate import StreamingAuc
 from trainer.loop import StepReport
 
@@ -44,7 +46,7 @@ class ProgressView:
         self._tell = tell
         self._told_s = 0.0
         self._console = Console(stderr=True)
-        self._is_live = self._console.is_terminal
+        self._is_live = self._console.is_terminal and not pserver.logs_are_json()
         self._steps = steps
         self._title = title
         self._auc = StreamingAuc()
@@ -95,7 +97,8 @@ class ProgressView:
             self._bar.update(self._task, completed=report.step, facts=facts)
         else:
             of = f"/{self._steps}" if self._steps else ""
-            self._console.out(f"{self._title}: step {report.step}{of}  {facts}", highlight=False)
+            text = f"{self._title}: step {report.step}{of}  {facts}"
+            say(self._console, text, **self._progress(report.step, now, queue_depth))
 
     def _progress(self, step: int, now: float, queue_depth: int) -> dict[str, Any]:
         auc = self.auc
@@ -122,7 +125,7 @@ class ManyView:
         """
         self._each = each
         self._console = Console(stderr=True)
-        self._is_live = self._console.is_terminal
+        self._is_live = self._console.is_terminal and not pserver.logs_are_json()
         self._title = title
         self._told: list[dict[str, Any]] = [{} for _ in range(num)]
         self._shown_s = time.perf_counter()
@@ -146,7 +149,7 @@ class ManyView:
     def update(self, number: int, told: dict[str, Any]) -> None:
         """Take in what a trainer told: see ``ProgressView``, or ``ways``, what it showed at its start."""
         if "ways" in told:
-            self._console.out(told["ways"], highlight=False)
+            say(self._console, told["ways"])
             return
         self._told[number] = told
         self._bar.update(
@@ -177,8 +180,16 @@ class ManyView:
             f"spread {max(losses) - min(losses):.4f}"
         )
         if line != self._last_line:
-            self._console.out(line, highlight=False)
+            say(self._console, line, trainers=len(told), samples_per_s=rate)
         self._last_line = line
+
+
+def say(console: Console, text: str, **facts: object) -> None:
+    """Write a line for people, or an event where standard error is for JSON: its facts, or else the text."""
+    if pserver.logs_are_json():
+        structlog.get_logger(__name__).info("progress", **(facts or {"text": text}))
+    else:
+        console.out(text, highlight=False)
 
 
 def _bars(console: Console) -> Progress:
@@ -190,7 +201,7 @@ def _bars(console: Console) -> Progress:
         TextColumn("{task.fields[facts]}"),
         TimeRemainingColumn(compact=True),
         console=console,
-        disable=not console.is_terminal,
+        disable=not console.is_terminal or pserver.logs_are_json(),
     )
 
 

@@ -296,7 +296,7 @@ class Saves:
         if structlog.is_configured():
             where, done = f"{save.store.where}/{save.version}", save.progress
             facts = {"rows": done.rows, "bytes": done.bytes, "seconds": round(done.seconds, 2)}
-            log.info("saved", where=where, shard=self._shard.shard, **facts)
+            log.info("saved", where=where, epoch=save.epoch, **facts)
 
     async def _publish(self, save: Save, request: pb.SaveRequest) -> Manifest:
         facts = Facts(

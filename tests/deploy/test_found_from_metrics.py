@@ -60,10 +60,11 @@ def trainer(number: int, ps: str, *more: str) -> Iterator[str]:
 
 
 def fires(prometheus: Prometheus, alert: str, **labels: str) -> None:
-    """Return once an alert fires."""
+    """Return once an alert fires, or has fired: what grew and then stays no longer grows."""
     wanted = {"alertname": alert, "alertstate": "firing", **labels}
     inside = ",".join(f'{name}="{value}"' for name, value in wanted.items())
-    prometheus.wait(f"ALERTS{{{inside}}}", lambda found: len(found) >= 1, limit_s=LIMIT_S)
+    fired = f"count_over_time(ALERTS{{{inside}}}[10m])"
+    prometheus.wait(fired, lambda found: len(found) >= 1, limit_s=LIMIT_S)
 
 
 @pytest.mark.timeout(300)

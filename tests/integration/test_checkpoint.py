@@ -83,7 +83,7 @@ def test_j3_a_save_and_a_restore_end_with_a_line_of_their_figures(
         push(client)
         client.checkpoints.save()
     first.wait_line(
-        rf"event='saved' where='{tmp_path}/v00000001' shard=0 rows=4000 bytes=\d+ seconds=[\d.]+"
+        rf"event='saved' shard=0 where='{tmp_path}/v00000001' epoch=\d+ rows=4000 bytes=\d+ seconds=[\d.]+"
     )
     first.end()
 

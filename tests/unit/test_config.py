@@ -113,6 +113,7 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
         "standby_token_file": "admin.token",
         "acknowledge": "standby",
         "log_level": "debug",
+        "log_format": "json",
         "timeout_s": 1.0,
         "try_timeout_s": 0.5,
         "retry": 4,

@@ -224,7 +224,7 @@ IN_MODES: tuple[dict[str, object], ...] = (
 """Settings of the modes, of data, and of roles."""
 
 
-SHOWN = {"metrics_bind": "h:0", "metrics_token_file": "t"}
+SHOWN = {"metrics_bind": "h:0", "metrics_token_file": "t", "log_format": "json"}
 FLAGLESS = {"deterministic", "accumulate_avg", "resume", "insecure_bind"}
 """Switches, which take no value."""
 
