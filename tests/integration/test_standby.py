@@ -196,7 +196,8 @@ def test_server_goes_on_when_its_standby_is_told_to_end(tmp_path: Path) -> None:
             client.create_table(SPEC)
             client.start_push({"t": (KEYS, ONES, NONE)}).result()
             wait_applied(two.endpoint, 1)
-            two.end()
+            two.send(signal.SIGTERM)
+            assert two.wait_exit()[0] == 0
             left = read_place(tmp_path / "one")
             client.start_push({"t": (KEYS, ONES, NONE)}).result()
             again = start(*flags).wait_ready()
