@@ -1,6 +1,8 @@
 """A real server under a million malformed requests, and under bytes that are no HTTP/2: it stays, and stays small.
 
-Twenty minutes on two busy cores; the limit of the test is what bounds it.
+Twenty minutes on two free cores; the limit of the test is what bounds it. What a server remembers of calls and
+trainers is bounded and fills up in the first half (measured on 2026-12-01, nice 10, MiB of its own pages: 121 after
+10,000 requests, 150 after 90,000, 229 and then 224 beyond 800,000), so the second half is held to little.
 """
 
 import asyncio
@@ -9,9 +11,9 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
-import psutil
 import pytest
 
 import pserver
@@ -20,13 +22,13 @@ from pserver.transport import SERVICE, client_options
 from tests.fuzz import requests, tables
 from tests.integration.servers import WAIT_S, Start
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(5400)]
 
 SEED = 20261130
 NUM = 1_000_000
 RAW_ONE_IN = 100  # connections with broken frames
 AT_ONCE = 256
-GROWTH_MAX = 256 << 20
+GROWTH_MAX = 48 << 20  # over the second half
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
@@ -49,10 +51,10 @@ def send_raw(endpoint: str, draw: random.Random) -> None:
         raw.sendall(frames)
 
 
-async def throw(endpoint: str, num: int) -> Counter[str]:
+async def throw(endpoint: str, num: int, *, seed: int) -> Counter[str]:
     """Send requests, many at once since some wait for other trainers; return what came of them."""
-    came, draw = Counter[str](), random.Random(SEED)
-    stream = itertools.islice(with_tables(), num)
+    came, draw = Counter[str](), random.Random(seed)
+    stream = itertools.islice(with_tables(seed), num)
 
     async def work(channel: grpc.aio.Channel) -> None:
         for method, message in stream:
@@ -67,9 +69,15 @@ async def throw(endpoint: str, num: int) -> Counter[str]:
     return came
 
 
-def with_tables() -> Iterator[tuple[str, bytes]]:
+def own_bytes(pid: int) -> int:
+    """Return the memory of a process that lies in no file."""
+    text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(text.partition("RssAnon:")[2].split()[0]) << 10
+
+
+def with_tables(seed: int) -> Iterator[tuple[str, bytes]]:
     """Yield malformed requests, and now and then those that make the tables they are about."""
-    for number, request in enumerate(requests(SEED)):
+    for number, request in enumerate(requests(seed)):
         if number % AT_ONCE == 0:
             yield from tables()
         yield request
@@ -78,16 +86,15 @@ def with_tables() -> Iterator[tuple[str, bytes]]:
 def test_a_server_outlives_a_million_malformed_requests(start: Start) -> None:
     """Every answer is a reply or an error of the tree but InternalError; memory stays; it still serves."""
     server = start("--log-level", "error").wait_ready()
-    process = psutil.Process(server.pid)
-    came = asyncio.run(throw(server.endpoint, NUM // 20))
-    before = process.memory_info().rss
+    came = asyncio.run(throw(server.endpoint, NUM // 2, seed=SEED))
+    before = own_bytes(server.pid)
 
-    came += asyncio.run(throw(server.endpoint, NUM))
+    came += asyncio.run(throw(server.endpoint, NUM // 2, seed=SEED + 1))
 
     assert came.total() >= NUM
     assert set(came) <= {*(n for n in pserver.__all__ if n.endswith("Error")), "OK"}
     assert not came["InternalError"], came
-    assert process.memory_info().rss - before < GROWTH_MAX
+    assert own_bytes(server.pid) - before < GROWTH_MAX
     assert server.is_running
     with pserver.connect(server.endpoint, connect_s=WAIT_S) as client:
         assert client.num_shards == 1
