@@ -38,8 +38,8 @@ test-slow:  ## the slow ones (exit 5 means that there are none)
 test-long:  ## those that take minutes: hundreds of kills, every mode on real data, a million malformed requests
 	$(PYTHON) -m pytest -m 'long and not gpu' tests
 
-test-nojit:  ## kernels and tables as plain Python, so a debugger can step through them
-	NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest tests/unit/kernel tests/unit/table
+test-nojit:  ## kernels and tables as plain Python, so a debugger can step through them; a hundred times slower
+	NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest --timeout 600 tests/unit/kernel tests/unit/table
 
 bench:  ## one benchmark: make bench NAME=kernel
 	$(PYTHON) -m bench $(NAME)
