@@ -114,15 +114,15 @@ def test_a_round_goes_on_waiting_when_it_was_told_to(
 def test_a_barrier_may_take_longer_than_a_call(
     cluster: pserver.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that gives a call 0.2 s waits for the others as long as the barrier allows (B6)."""
+    """A client that gives a call 1 s waits for the others as long as the barrier allows (B6)."""
     monkeypatch.setattr("pserver.server.waiting.HOLD_S", 0.05)
     monkeypatch.setattr("pserver.client.group.HOLD_S", 0.05)
-    hasty = pserver.ClientSettings(timeout_s=0.2)
+    hasty = pserver.ClientSettings(timeout_s=1.0)
     with joined(cluster, 2, client=hasty, mode="sync", barrier_timeout=30.0) as (a, b):
         push(a, 1)
         pending = a.group.start_pull({"t": grads([7], [0.0])[0]}, round_number=2)
         held = 0
-        while held < 6:  # times that a server held the pull for 0.05 s and let it ask again
+        while held < 25:  # times that a server held the pull for 0.05 s and let it ask again
             methods = [m for shard in b.client.stats() for m in shard.methods]
             held = sum(method.errors for method in methods if method.method == "Pull")
 
