@@ -27,16 +27,16 @@ fmt:  ## format, and mend what ruff can mend
 
 check:  ## format, lint, types, import contracts, tidiness, schema
 	ruff format --check . && ruff check . && mypy && lint-imports
-	$(PYTHON) -m pytest -q tests/test_tidy.py && $(MAKE) --no-print-directory proto-check
+	$(PYTHON) -m pytest -q -n 0 tests/test_tidy.py && $(MAKE) --no-print-directory proto-check
 
 test:  ## all tests but the slow ones and those that need a GPU
 	$(PYTHON) -m pytest
 
 test-slow:  ## the slow ones (exit 5 means that there are none)
-	$(PYTHON) -m pytest -m 'slow and not gpu' tests || test $$? -eq 5
+	$(PYTHON) -m pytest -n 0 -m 'slow and not gpu' tests || test $$? -eq 5
 
 test-long:  ## those that take minutes: hundreds of kills, every mode on real data, a million malformed requests
-	$(PYTHON) -m pytest -m 'long and not gpu' tests
+	$(PYTHON) -m pytest -n 0 -m 'long and not gpu' tests
 
 test-nojit:  ## kernels and tables as plain Python, so a debugger can step through them; a hundred times slower
 	NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest --timeout 600 tests/unit/kernel tests/unit/table
