@@ -13,28 +13,57 @@ and every rank takes as many steps: who has no batch makes the others wait.
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
+import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 from collective.errors import GroupError
 
 
-def shard_fully(model: nn.Module, layers: Sequence[str], *, device: str = "cpu") -> None:
+@dataclass(frozen=True, slots=True)
+class FullOptions:
+    """How a model is sharded fully.
+
+    Attributes:
+        device: ``cpu`` or ``cuda``, where layers compute.
+        degree: ranks that share one copy of the model; None: all. Copies average their gradients.
+        offload: ``cpu`` keeps what a rank holds of parameters, gradients and optimizer state in host memory,
+            and steps it there; with device cuda.
+        compute_dtype: in which parameters are gathered and layers compute, such as bfloat16; None: as they are.
+            Gradients are summed in float32.
+    """
+
+    device: str = "cpu"
+    degree: int | None = None
+    offload: Literal["cpu"] | None = None
+    compute_dtype: torch.dtype | None = None
+
+
+def shard_fully(
+    model: nn.Module, layers: Sequence[str], *, options: FullOptions | None = None
+) -> None:
     """Shard a model's parameters over all ranks, in place. Every rank calls it, for the same model.
 
     Args:
         model: its parameters have the same values on all ranks.
         layers: names of modules that are gathered one at a time; what is in none of them is
             gathered for the whole forward and backward.
-        device: ``cpu`` or ``cuda``.
+        options: how; None: as their defaults say.
 
     Raises:
-        GroupError: torch has no default process group, or a name is no module's. Nothing was
-            sharded.
+        GroupError: torch has no default process group, a name is no module's, the ranks do not divide by
+            the degree, or parameters would be moved from host memory to host memory. Nothing was sharded.
     """
+    options = options or FullOptions()
+    if options.offload is not None and options.device == "cpu":
+        raise GroupError(
+            "offload moves what a GPU would hold; on device cpu it is in host memory already"
+        )
     if not dist.is_initialized():
         raise GroupError(
             "stage 3 is torch's fully_shard and needs torch's default process group; call "
@@ -46,7 +75,25 @@ def shard_fully(model: nn.Module, layers: Sequence[str], *, device: str = "cpu")
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}" if near else ""
             raise GroupError(f"layer {name!r} is no module of the model{hint}")
-    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    how: dict[str, Any] = {"mesh": _device_mesh(options)}
+    if options.offload is not None:
+        how["offload_policy"] = CPUOffloadPolicy()
+    if options.compute_dtype is not None:
+        how["mp_policy"] = MixedPrecisionPolicy(
+            param_dtype=options.compute_dtype, reduce_dtype=torch.float32
+        )
     for name in layers:
-        fully_shard(known[name], mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(known[name], **how)
+    fully_shard(model, **how)
+
+
+def _device_mesh(options: FullOptions) -> DeviceMesh:
+    """Return all ranks in one row, or copies times degree."""
+    world_size = dist.get_world_size()
+    degree = world_size if options.degree is None else options.degree
+    if degree < 1 or world_size % degree:
+        raise GroupError(f"{world_size} ranks do not divide into copies of degree {degree}")
+    if degree == world_size:
+        return init_device_mesh(options.device, (world_size,))
+    shape = (world_size // degree, degree)
+    return init_device_mesh(options.device, shape, mesh_dim_names=("copies", "degree"))

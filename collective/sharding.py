@@ -19,6 +19,9 @@ Between steps, that is: in stage 2 gradients are whole while backward runs, and 
 sums, a step holds them once more, as one tensor.
 Stage 3 is torch's: ``full_sharding``.
 
+Of many ranks a few may share one optimizer, and others a second copy of it (``replicas``): then N is those few, and
+each chunk is summed over its copies too (``mesh``).
+
 What always holds: all ranks have the same bits in all parameters after a step, and they are those that the
 unsharded optimizer would give, if it steps each number by itself (SGD, Adam, AdamW, Adagrad, RMSprop; not
 those that look at whole tensors, such as Adafactor, LBFGS or Muon). Owner: the training thread.
@@ -31,11 +34,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from collective.errors import GroupError, TensorError
-from collective.group import Group
-from collective.ring import all_gather, own_chunk, reduce_scatter
+from collective.group import Group, alone
+from collective.ring import all_gather, own_chunk, reduce_scatter, ring_all_reduce
 
 MakeOptimizer = Callable[[Sequence[Tensor]], Optimizer]
 
@@ -56,6 +60,7 @@ class ShardedOptimizer:
         group: Group,
         *,
         stage: int = 1,
+        replicas: Group | None = None,
     ) -> None:
         """Lay the parameters into one tensor, which they are views of from now on.
 
@@ -63,8 +68,9 @@ class ShardedOptimizer:
             named: names and parameters, in the same order and with the same values on all ranks.
             make: makes the optimizer of the tensors that it gets, such as
                 ``lambda parameters: torch.optim.Adam(parameters, lr=0.001)``.
-            group: the ranks.
+            group: the ranks that share the optimizer.
             stage: 1: optimizer state is split; 2: gradients too.
+            replicas: the ranks that hold the same chunk, in other such groups; None: there is one group.
 
         Raises:
             GroupError: an unknown stage, or an optimizer that looks at whole tensors.
@@ -80,6 +86,7 @@ class ShardedOptimizer:
                     f"on {parameter.device}"
                 )
         self._group = group
+        self._replicas = alone() if replicas is None else replicas
         self._stage = stage
         self._parameters = [parameter for _, parameter in wanted]
         count = sum(parameter.numel() for parameter in self._parameters)
@@ -93,11 +100,13 @@ class ShardedOptimizer:
             part.copy_(parameter.detach().reshape(-1))
             parameter.data = part.view(parameter.shape)
 
-    def step(self, weight: float = 1.0) -> float:
+    def step(self, weight: float = 1.0, *, scaler: GradScaler | None = None) -> float:
         """Average the gradients over the ranks, and step all parameters. All ranks call it.
 
         Args:
             weight: of this rank's gradients, such as the samples of its batch; 0: it had none.
+            scaler: by which the loss was scaled (``precision``), the same on all ranks. If a number of the
+                average is not finite, on whatever rank, no rank steps. The caller calls its ``update``.
 
         Returns:
             Σ weight over the ranks; 0: nobody had a batch, and nothing was stepped.
@@ -107,18 +116,36 @@ class ShardedOptimizer:
         """
         # The weight is summed in the ring's order too, so all ranks divide by the same bits.
         total = torch.tensor([weight], dtype=torch.float64)
-        self._group.all_reduce(total, what="sharded step: weights")
+        for group in (self._group, self._replicas):
+            group.all_reduce(total, what="sharded step: weights")
         if not float(total) > 0.0:
             return 0.0
         sums = self._weighed(weight)
         own = reduce_scatter(sums, self._group, what="sharded step: gradients")
         # A copy: a view would keep the whole in memory until the next step.
-        self._chunk.grad = sums[own].div(float(total))
+        chunk = sums[own].clone()
         del sums
-        self.optimizer.step()
+        ring_all_reduce(chunk, self._replicas, what="sharded step: gradients of replicas")
+        self._chunk.grad = chunk.div_(float(total))
+        if scaler is None:
+            self.optimizer.step()
+        else:
+            self._step_scaled(scaler)
         what = "sharded step: parameters"
         all_gather(self._flat, self._group, wire=self._flat.dtype, what=what)
         return float(total)
+
+    def _step_scaled(self, scaler: GradScaler) -> None:
+        """Step if the averages of all chunks are finite. torch's scaler sees this rank's chunk only."""
+        assert self._chunk.grad is not None, "the caller has set it"
+        is_bad = torch.zeros(1)
+        is_bad += float(not self._chunk.grad.isfinite().all())
+        self._group.maximum(is_bad, what="sharded step: are gradients finite")
+        if is_bad:
+            self._chunk.grad.fill_(
+                torch.inf
+            )  # so that every rank's scaler skips, and shrinks alike
+        scaler.step(self.optimizer)
 
     def zero_grad(self) -> None:
         """Forget the gradients; call it before the next backward."""

@@ -3,12 +3,14 @@
 import sys
 from collections.abc import Sequence
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from collective.full_sharding import shard_fully
+from collective import GroupError
+from collective.full_sharding import FullOptions, shard_fully
 
 RANKS = 2
 
@@ -44,6 +46,25 @@ def _held(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in locals_)
 
 
+def check_copies(rank: int, alone: nn.Module) -> None:
+    """Train two copies of degree 1: the same parameters, whole on each; other degrees are refused."""
+    net = model()
+    shard_fully(net, ["0"], options=FullOptions(degree=1))
+    train(net, [rank])
+    for parameter, wanted in zip(net.parameters(), alone.parameters(), strict=True):
+        assert isinstance(parameter, DTensor)
+        torch.testing.assert_close(parameter.to_local(), wanted, atol=1e-6, rtol=1e-5)
+    half = model()
+    shard_fully(half, ["0", "2"], options=FullOptions(compute_dtype=torch.bfloat16))
+    train(half, [rank])
+    for parameter, wanted in zip(half.parameters(), alone.parameters(), strict=True):
+        assert isinstance(parameter, DTensor)
+        assert parameter.dtype == torch.float32
+        torch.testing.assert_close(parameter.full_tensor(), wanted, atol=0.05, rtol=0.05)
+    with pytest.raises(GroupError, match="2 ranks do not divide into copies of degree 3"):
+        shard_fully(model(), [], options=FullOptions(degree=3))
+
+
 def main(rank: int, meeting: str) -> None:
     """Train, and check this rank's parameters and bytes."""
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS)
@@ -70,6 +91,7 @@ def main(rank: int, meeting: str) -> None:
         _held(state),
     ]
     assert held == [own, own, 2 * own], (held, own)
+    check_copies(rank, alone)
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.write("equal\n")

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from collective import Group, GroupError, TensorError, alone
+from collective.mesh import make_mesh
 from collective.ring import own_chunk
 from collective.sharding import MakeOptimizer, ShardedOptimizer
 from tests.ranks import results, seeded
@@ -73,6 +74,38 @@ def test_parameters_are_those_of_the_unsharded_optimizer(ranks, stage):
             *by_rank, wanted = parts
             assert all(torch.equal(part, by_rank[0]) for part in by_rank)
             torch.testing.assert_close(by_rank[0], wanted, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_copies_of_a_shared_optimizer_equal_the_unsharded_one(stage):
+    """Four ranks, two of which share an optimizer: half of the state each, the same bits on all."""
+
+    def work(group: Group) -> tuple[list[Tensor], int]:
+        mesh = make_mesh(group, pipeline=1, sharding=2)
+        net = model()
+        optimizer = ShardedOptimizer(
+            net.named_parameters(),
+            OPTIMIZERS["adam"],
+            mesh.sharding,
+            stage=stage,
+            replicas=mesh.replicas,
+        )
+        for step in range(STEPS):
+            inputs, targets = batch(step, group.rank)
+            optimizer.zero_grad()
+            nn.functional.mse_loss(net(inputs), targets).backward()
+            assert optimizer.step(len(inputs)) == sum(rank + 2 for rank in range(4))
+        parameters = [parameter.detach() for parameter in net.parameters()]
+        return parameters, optimizer.held_bytes()["state"]
+
+    found = results(4, work)
+
+    count = sum(parameter.numel() for parameter in model().parameters())
+    assert sum(state for _, state in found) == 2 * (2 * 4 * count)
+    for parts in zip(*(net for net, _ in found), unsharded(4, OPTIMIZERS["adam"]), strict=True):
+        *by_rank, wanted = parts
+        assert all(torch.equal(part, by_rank[0]) for part in by_rank)
+        torch.testing.assert_close(by_rank[0], wanted, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
