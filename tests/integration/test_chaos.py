@@ -31,7 +31,7 @@ BATCH, RANGE_ROWS = 4, 40
 STEPS, TRAINERS, SHARDS = 1000, 6, 2
 """Steps of all trainers together; how many trainers and servers a chaos begins with."""
 
-EVERY_S, DELAY_S = 10.0, 0.1
+EVERY_S, DELAY_S = 10.0, 0.2
 """Seconds between two blows; the longest that a link holds a chunk back, so that 1,000 steps take a minute and more."""
 
 VALUES: dict[str, object] = {
