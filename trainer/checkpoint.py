@@ -5,7 +5,9 @@ Rooms before and after: ``job`` asks for a save after each step and for a positi
 
 What always holds: a run that is resumed goes on with the batch behind the last one that the version has
 trained on: none twice, none skipped. A version is resumed by a run of the same rows and model, or refused.
-In sync mode the position is the version's round, the same for every trainer, whoever asked for the save.
+In sync mode the position is the version's round, the same for every trainer, whoever asked for the save. In
+async and half_async every push says how far its trainer is, pushes leave one after the other, and the version
+has what the last one in it said.
 Owner: the training thread.
 """
 
@@ -63,12 +65,15 @@ class RunCheckpoints:
     _every: Every | None = None
     _saved_s: float = field(default_factory=time.monotonic)
     _saving: pserver.Saving | None = None
+    _resumed: dict[str, int] = field(default_factory=dict)  # positions of all trainers, by id
 
     def __post_init__(self) -> None:
         """Let one trainer save for all."""
         every = self.settings.checkpoint_every
         if every is not None and (self.settings.trainer_id or 0) == SAVER:
             self._every = every_of(every)
+        if every is not None and isinstance(self.mode, GroupMode):
+            self.mode.is_in_order = True
 
     def after_step(self, step: int) -> None:
         """Save if it is time: training goes on as soon as the cut is marked.
@@ -93,6 +98,7 @@ class RunCheckpoints:
             "steps": self.steps_before + step,
             "steps_before": self.steps_before,
             "first_round": _first_round(self.mode),
+            "resumed": self._resumed,
         }
         self._saving = self.mode.client.checkpoints.begin_save(
             trainers={str(SAVER): facts}, files={_FILE: self._encode()}
@@ -129,12 +135,21 @@ class RunCheckpoints:
             )
         self._check_same(facts, version=restored.version)
         self._decode(checkpoints.read_file(_FILE))
-        self.steps_before = int(facts["steps"])
-        if restored.round and facts["first_round"]:
-            self.steps_before = (
-                int(facts["steps_before"]) + restored.round - int(facts["first_round"])
-            )
+        self.steps_before = self._position(facts, restored)
+        if isinstance(self.mode, GroupMode):
+            self.mode.steps_before = self.steps_before
         return self.steps_before
+
+    def _position(self, facts: Mapping[str, Any], restored: pserver.Restored) -> int:
+        """Return the steps of this trainer's rows that a version has."""
+        if restored.round and facts["first_round"]:
+            return int(facts["steps_before"]) + restored.round - int(facts["first_round"])
+        if self.settings.trainers == 1:
+            return int(facts["steps"])
+        # A trainer that had pushed nothing yet was where the run before it had been resumed.
+        self._resumed = {**facts.get("resumed", {})}
+        self._resumed |= {str(who): steps for who, steps in restored.positions.items()}
+        return int(self._resumed.get(str(self.settings.trainer_id or 0), 0))
 
     def _check_same(self, facts: Mapping[str, Any], *, version: str) -> None:
         """Refuse a version of another run."""

@@ -350,11 +350,11 @@ class RunSettings(Strategy, DataSettings, SplitSettings, ShownSettings, AccessSe
                 "checkpoint_every and resume need data_mode static: who has which leased range is in "
                 "no checkpoint"
             )
-        if self.mode == "geo" or (self.trainers > 1 and self.mode != "sync"):
+        if self.mode == "geo":
             raise ValueError(
-                "checkpoint_every and resume need mode sync where there are several trainers, and "
-                f"never geo: the position of every trainer must be known, got mode {self.mode} with "
-                f"{self.trainers} trainers; `pserver checkpoint save` saves the tables of any run"
+                "checkpoint_every and resume need mode sync, async or half_async: in geo a trainer's "
+                "own rows and their optimizer state are in no checkpoint; `pserver checkpoint save` "
+                "saves the tables of any run"
             )
 
     @property

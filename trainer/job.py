@@ -6,7 +6,6 @@ connects, builds the model, and runs ``loop``.
 
 import contextlib
 import dataclasses
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -237,7 +236,7 @@ def _train(
 
         train(
             parts.model,
-            itertools.islice(batches, done, done if steps_max == 0 else None),
+            behind(batches, done, in_rounds=mode.in_rounds) if steps_max != 0 else (),
             optimizer=optimizer,
             mode=mode,
             prefetch=settings.prefetch,
@@ -262,6 +261,15 @@ def _train(
 def _dense_wait_s(optimizer: DenseStep) -> float:
     """Return the seconds that averages of the dense part, or dense trainers, were waited for."""
     return optimizer.waited_s if isinstance(optimizer, DenseOverRanks | DenseElsewhere) else 0.0
+
+
+def behind(batches: Iterable[Batch], steps: int, *, in_rounds: bool) -> Iterable[Batch]:
+    """Yield the batches behind a number of steps: one without samples is a step in rounds only."""
+    for batch in batches:
+        if steps and (batch.num_samples or in_rounds):
+            steps -= 1
+        elif not steps:
+            yield batch
 
 
 def _ranges(parts: Parts, settings: RunSettings) -> RangeSource | None:

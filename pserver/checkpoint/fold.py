@@ -66,6 +66,7 @@ def fold(source: Store, version: str, target: Store) -> Manifest:
             trainers=last.trainers,
             round=last.round,
             pushes=last.pushes,
+            positions=last.positions,
         )
         return publish(target, made, facts, extra=files)
     except BaseException:

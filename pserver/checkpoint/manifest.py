@@ -159,6 +159,7 @@ class Manifest(_Entry):
         trainers: what trainers said with it, by their names: steps, data positions.
         round: of a sync group: the rounds before it are in, on all shards; 0 without one.
         pushes: of another group: of each trainer, by its uuid, how many pushes are in, on all shards.
+        positions: of such a group: of each trainer, by its id, how many steps of its data are in.
     """
 
     format: int = FORMAT
@@ -178,6 +179,7 @@ class Manifest(_Entry):
     trainers: dict[str, dict[str, Any]] = {}
     round: int = 0
     pushes: dict[str, int] = {}
+    positions: dict[str, int] = {}
 
     @property
     def is_whole(self) -> bool:

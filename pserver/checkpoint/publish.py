@@ -38,6 +38,7 @@ class Facts:
     trainers: Mapping[str, dict[str, Any]]
     round: int = 0
     pushes: Mapping[str, int] = field(default_factory=dict)
+    positions: Mapping[str, int] = field(default_factory=dict)
     save_id: str = ""
 
 
@@ -88,6 +89,7 @@ def publish(
         trainers=dict(facts.trainers),
         round=facts.round,
         pushes=dict(facts.pushes),
+        positions=dict(facts.positions),
     )
     for shard in range(facts.num_shards):
         store.drop_begun(version, part_name(shard))

@@ -57,11 +57,13 @@ class Restored:
         version: its name.
         round: of a sync group: the rounds before it are in; 0 without one.
         trainers: what trainers left in the manifest, by their names.
+        positions: of another group: of each trainer, by its id, how many steps of its data are in.
     """
 
     version: str
     round: int
     trainers: Mapping[str, Mapping[str, Any]]
+    positions: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,8 @@ class Checkpoints:
         reply = _Loading(self.shards, self.ask, "").step(0, "restored")
         if not reply.version:
             return None
-        return Restored(reply.version, reply.round, json.loads(reply.trainers))
+        trainers = json.loads(reply.trainers)
+        return Restored(reply.version, reply.round, trainers, dict(reply.positions))
 
     def read_file(self, name: str) -> bytes:
         """Return a file that a trainer left in the version that shard 0 was restored from.

@@ -53,6 +53,7 @@ class Extra:
         samples: of the batch, in a round.
         is_everywhere: whether it names every table, also if none of its keys goes to this shard.
         is_part: whether further messages of the same push follow that are not made yet.
+        position: steps of the trainer's data up to this push; 0: not told.
     """
 
     dense: Sequence[DenseBlock] = ()
@@ -61,8 +62,20 @@ class Extra:
     samples: int = 0
     is_everywhere: bool = False
     is_part: bool = False
+    position: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What one message carries beside its sparse gradients; see ``Extra``."""
+
+    dense: Sequence[DenseBlock] = ()
+    pulled: Mapping[str, int] = field(default_factory=dict)
+    stamp: Stamp | None = None
+    position: int = 0
+
+
+ALONE = Beside()
 NOBODY = Asker()
 NOTHING = Extra()
 
@@ -180,7 +193,7 @@ def push_messages(
             [(tables[index][0], order) for index, order in cargo.tables],
             gradients,
             more=extra.is_part or number < len(parts),
-            beside=(dense[number - 1], extra.pulled, stamp),
+            beside=Beside(dense[number - 1], extra.pulled, stamp, extra.position),
         )
 
 
@@ -191,7 +204,7 @@ def push_message(
     gradients: Mapping[str, Gradients],
     *,
     more: bool,
-    beside: tuple[Sequence[DenseBlock], Mapping[str, int], Stamp | None] = ((), {}, None),
+    beside: Beside = ALONE,
 ) -> bytes:
     """Return the bytes of one push or assign.
 
@@ -201,9 +214,9 @@ def push_message(
         tables: specs, each with the (V,) positions of the keys that are written.
         gradients: the batch's arrays of each table.
         more: whether further parts of the same push follow.
-        beside: dense gradients, versions + 1 that were pulled, and the round.
+        beside: what goes with them.
     """
-    dense, pulled, stamp = beside
+    dense, pulled = beside.dense, beside.pulled
     said = [said_of(gradients[spec.name][2]) for spec, _ in tables]
     sizes = [
         TableSize(
@@ -221,7 +234,9 @@ def push_message(
     sizes += [
         TableSize(b.table, 0, b.grads.size, 0, b.part + 1, pulled.get(b.table, 0)) for b in dense
     ]
-    message, blocks = build_push(incarnation, push_id, sizes, more=more, stamp=stamp)
+    message, blocks = build_push(
+        incarnation, push_id, sizes, more=more, stamp=beside.stamp, position=beside.position
+    )
     for (spec, order), one, block in zip(tables, said, blocks, strict=False):
         keys, values, _ = gradients[spec.name]
         _copy_keys(keys, order, block.keys)

@@ -37,6 +37,8 @@ class Step:
         round: that it is a part of; 0: applied when it arrives.
         samples: of the batch, in a round.
         is_everywhere: whether each shard gets a message that names every table, keys or not.
+        position: steps of the trainer's data up to this push, it included; 0: not told. What a
+            checkpoint's cut has of each trainer; in a round its number says it.
     """
 
     dense: Mapping[str, Floats]
@@ -44,6 +46,7 @@ class Step:
     round: int = 0
     samples: int = 0
     is_everywhere: bool = False
+    position: int = 0
 
 
 BARE = Step({}, {})
@@ -146,4 +149,6 @@ def _extra(step: Step, shard: int, num_shards: int) -> Extra:
     pulled = {
         table: versions[shard] + 1 for table, versions in step.pulled.items() if shard in versions
     }
-    return Extra(blocks, pulled, step.round, step.samples, step.is_everywhere)
+    return Extra(
+        blocks, pulled, step.round, step.samples, step.is_everywhere, position=step.position
+    )

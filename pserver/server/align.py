@@ -21,6 +21,7 @@ from pserver.server.gate import HOLD_S_MAX
 from pserver.server.members import Member, Members
 from pserver.server.rounds import Rounds
 from pserver.server.waiting import NotYet, Progress
+from pserver.v1 import pserver_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,20 @@ class Align:
         if self._members.is_sync:
             return Marks(self._rounds.open, {})
         return Marks(0, pushes)
+
+    def told(self) -> pb.GroupMarks:
+        """Return how far this shard is, for the saving client."""
+        marks = self.marks()
+        trainers = [
+            pb.TrainerMark(trainer=uuid, pushes=pushes) for uuid, pushes in marks.pushes.items()
+        ]
+        return pb.GroupMarks(round=marks.round, trainers=trainers)
+
+    def positions(self) -> dict[str, int]:
+        """Return how far each trainer is in its data, where it told; of a group that has no rounds."""
+        if self._members.is_sync:
+            return {}
+        return {str(m.trainer_id): m.position for m in self._members if m.position}
 
     def set(self, limit: Marks) -> None:
         """Let pass what is below a limit, and nothing else, for ``HOLD_S_MAX`` at most."""

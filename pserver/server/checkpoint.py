@@ -76,6 +76,7 @@ class Saves:
         self._put: dict[str, bytearray] = {}
         self._extra: dict[str, FileEntry] = {}
         self._mode: Mode = "full"
+        self._positions: dict[str, int] = {}
         self._base = ""
         self._asked_s = self._held_s = 0.0
         self._cutting: asyncio.Task[None] | None = None
@@ -100,9 +101,8 @@ class Saves:
             "end": self._on_end,
         }
         if request.step not in steps:
-            raise RequestError(
-                f"save: unknown step {request.step!r}; {nearest(request.step, steps)}"
-            )
+            hint = nearest(request.step, steps)
+            raise RequestError(f"save: unknown step {request.step!r}; {hint}")
         await steps[request.step](request, incarnation)
         if request.save_id:  # and not somebody who only looks
             self._asked_s = time.monotonic()
@@ -113,9 +113,8 @@ class Saves:
         save, self._save = self._save, None
         if save is not None:
             await self._drop(save)
-            if save.progress.state != "published":  # the other shards see that it was given up
-                with contextlib.suppress(CheckpointError):
-                    await asyncio.to_thread(save.store.abandon, save.version)
+            with contextlib.suppress(CheckpointError):  # the other shards see that it was given up
+                await asyncio.to_thread(save.store.abandon, save.version)
 
     def replays(self) -> dict[int, Callable[[bytes], object]]:
         """Return what applies a save's own records again, in the owner thread."""
@@ -127,8 +126,7 @@ class Saves:
         """Choose or find the version's place."""
         if self._save is not None and self._save.save_id == request.save_id:
             return
-        store = self._opened()
-        mode = checked_mode(request.mode, self._shard.registry)
+        store, mode = opened(self._store), checked_mode(request.mode, self._shard.registry)
         await self._make_way()
         self._mode = mode
         since = 0
@@ -195,6 +193,11 @@ class Saves:
 
     async def _cut(self, save: Save, request: pb.SaveRequest, incarnation: int) -> None:
         was_held = save.progress.state == "held"
+
+        def check() -> None:
+            self._align.check_cut(request.marks.round)
+            self._positions = self._align.positions()
+
         try:
             if was_held and (self._gate.has_expired or self._align.has_expired):
                 raise CheckpointError(
@@ -204,7 +207,7 @@ class Saves:
             await save.cut(
                 request.epoch,
                 incarnation=incarnation,
-                check=lambda: self._align.check_cut(request.marks.round),
+                check=check,
             )
         finally:
             self._gate.open()
@@ -293,21 +296,22 @@ class Saves:
 
     def _say(self, save: Save) -> None:
         """Say that a version is there, if this process has logs: one that embeds shards has none."""
+        where, done = f"{save.store.where}/{save.version}", save.progress
         if structlog.is_configured():
-            where, done = f"{save.store.where}/{save.version}", save.progress
             facts = {"rows": done.rows, "bytes": done.bytes, "seconds": round(done.seconds, 2)}
             log.info("saved", where=where, epoch=save.epoch, **facts)
 
     async def _publish(self, save: Save, request: pb.SaveRequest) -> Manifest:
         facts = Facts(
             mode=self._mode,
-            base=self._base or None if self._mode == "delta" else None,
+            base=self._base if save.since else None,
             epoch=save.epoch,
             num_shards=self._shard.num_shards,
             cut=request.cut,
             trainers=json.loads(request.trainers or "{}"),
             round=request.marks.round,
             pushes={mark.trainer.hex(): mark.pushes for mark in request.marks.trainers},
+            positions=self._positions,
             save_id=save.save_id,
         )
         extra = list(self._extra.values())
@@ -359,19 +363,8 @@ class Saves:
             seconds=progress.seconds,
             longest_pause_s=progress.longest_pause_s,
             rows_max=progress.rows_max,
-            marks=self._marks() if progress.state == "held" else None,
+            marks=self._align.told() if progress.state == "held" else None,
         )
-
-    def _marks(self) -> pb.GroupMarks:
-        """Return how far the trainers are here."""
-        marks = self._align.marks()
-        trainers = [
-            pb.TrainerMark(trainer=uuid, pushes=pushes) for uuid, pushes in marks.pushes.items()
-        ]
-        return pb.GroupMarks(round=marks.round, trainers=trainers)
-
-    def _opened(self) -> Store:
-        return opened(self._store)
 
     async def _drop(self, save: Save) -> None:
         """End a save, and the cut that is being made for it; not one that is being published."""

@@ -158,6 +158,7 @@ class Loads:
         reply = pb.LoadReply(version=manifest.version, round=manifest.round)
         if request.step == "restored":
             reply.trainers = json.dumps(manifest.trainers)
+            reply.positions.update({int(who): n for who, n in manifest.positions.items()})
             return reply
         for file in manifest.files:
             if file.kind == "trainer" and file.name == request.name:

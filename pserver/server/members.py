@@ -64,6 +64,7 @@ class Member:
         pushes: that this process of it finished here, those that were refused too.
         refused: counters of the last pushes that were refused, so that none is counted again when it is
             sent again.
+        position: steps of its data that are in with them, as its last finished push told; 0: not told.
         is_amid: whether it began another one, and further messages of it are to come.
         staleness: of its pushes.
         lease_s: seconds that it may be unheard of.
@@ -78,6 +79,7 @@ class Member:
     last_round: int = 0
     steps: int = 0
     pushes: int = 0
+    position: int = 0
     is_amid: bool = False
     refused: list[int] = field(default_factory=list)
     staleness: Spread = field(default_factory=Spread)
@@ -161,7 +163,8 @@ class Members:
                 after = f"{member.name} was replaced by process {member.incarnation + 1} on {host}"
                 self._forget(member, after)
             member.uuid, member.incarnation = uuid, member.incarnation + 1
-            member.pushes, member.is_amid, member.refused = 0, False, []
+            member.pushes, member.position, member.is_amid = 0, 0, False
+            member.refused = []
         if member.state != "live":
             member.steps = self.slowest_step()
         member.host, member.state, member.lease_s = host, "live", settings.lease_s

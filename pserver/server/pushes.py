@@ -272,6 +272,7 @@ class Pushes:
         slowest = self.members.slowest_step()
         member.pushes += 1
         member.steps += 1
+        member.position = request.position or member.position
         member.staleness.add(staleness)
         if self.members.slowest_step() != slowest:
             self.progress.bump()

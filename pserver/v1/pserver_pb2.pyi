@@ -213,7 +213,7 @@ class TableRows(_message.Message):
     def __init__(self, version: _Optional[int] = ..., pad: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., shows: _Optional[bytes] = ..., clicks: _Optional[bytes] = ...) -> None: ...
 
 class PushRequest(_message.Message):
-    __slots__ = ("incarnation", "trainer", "counter", "more", "tables", "round", "samples", "messages")
+    __slots__ = ("incarnation", "trainer", "counter", "more", "tables", "round", "samples", "messages", "position")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     COUNTER_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +222,7 @@ class PushRequest(_message.Message):
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     trainer: bytes
     counter: int
@@ -230,7 +231,8 @@ class PushRequest(_message.Message):
     round: int
     samples: int
     messages: int
-    def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ..., counter: _Optional[int] = ..., more: _Optional[bool] = ..., tables: _Optional[_Iterable[_Union[TablePush, _Mapping]]] = ..., round: _Optional[int] = ..., samples: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
+    position: int
+    def __init__(self, incarnation: _Optional[int] = ..., trainer: _Optional[bytes] = ..., counter: _Optional[int] = ..., more: _Optional[bool] = ..., tables: _Optional[_Iterable[_Union[TablePush, _Mapping]]] = ..., round: _Optional[int] = ..., samples: _Optional[int] = ..., messages: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
 class TablePush(_message.Message):
     __slots__ = ("table", "dense_part", "pulled", "pad", "keys", "values", "counts", "shows", "clicks", "slots")
@@ -803,7 +805,14 @@ class LoadRequest(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., load_id: _Optional[str] = ..., step: _Optional[str] = ..., name: _Optional[str] = ..., offset: _Optional[int] = ..., version: _Optional[str] = ..., on_mismatch: _Optional[str] = ...) -> None: ...
 
 class LoadReply(_message.Message):
-    __slots__ = ("state", "error", "version", "tables", "left", "rows", "bytes", "seconds", "rows_of_version", "state_taken", "state_tables", "trainers", "round", "data", "more")
+    __slots__ = ("state", "error", "version", "tables", "left", "rows", "bytes", "seconds", "rows_of_version", "state_taken", "state_tables", "trainers", "round", "data", "more", "positions")
+    class PositionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     STATE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -819,6 +828,7 @@ class LoadReply(_message.Message):
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
     state: str
     error: str
     version: str
@@ -834,7 +844,8 @@ class LoadReply(_message.Message):
     round: int
     data: bytes
     more: bool
-    def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., left: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., rows_of_version: _Optional[int] = ..., state_taken: _Optional[int] = ..., state_tables: _Optional[int] = ..., trainers: _Optional[str] = ..., round: _Optional[int] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
+    positions: _containers.ScalarMap[int, int]
+    def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., version: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., left: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., rows_of_version: _Optional[int] = ..., state_taken: _Optional[int] = ..., state_tables: _Optional[int] = ..., trainers: _Optional[str] = ..., round: _Optional[int] = ..., data: _Optional[bytes] = ..., more: _Optional[bool] = ..., positions: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class FeedRequest(_message.Message):
     __slots__ = ("after", "journal", "checksum", "wait_s", "hand_over", "standby", "heard", "promise_s", "term", "only_promise", "copy", "version", "file", "offset", "leave")

@@ -204,6 +204,7 @@ def build_push(
     *,
     more: bool = False,
     stamp: Stamp | None = None,
+    position: int = 0,
 ) -> tuple[bytes, list[TablePush]]:
     """Allocate a PushRequest.
 
@@ -213,6 +214,7 @@ def build_push(
         tables: for each table its name, its numbers of entries and its small fields.
         more: whether further parts of the same push follow.
         stamp: the round that it is a part of, if any.
+        position: steps of the trainer's data up to this push; 0: not told.
 
     Returns:
         The message, and for each table the arrays in it, for the caller to fill.
@@ -221,6 +223,7 @@ def build_push(
     prefix += _number(3, push_id.counter) + _number(4, int(more))
     if stamp is not None:
         prefix += _number(6, stamp.round) + _number(7, stamp.samples) + _number(8, stamp.messages)
+    prefix += _number(9, position)
     builder = _Builder(prefix, table_field=5)
     for size in tables:
         builder.add(

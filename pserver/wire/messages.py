@@ -133,3 +133,4 @@ class PushRequest:
     more: bool
     tables: Sequence[TablePush]
     stamp: Stamp | None = None
+    position: int = 0

@@ -150,6 +150,7 @@ def parse_push(message: bytes) -> PushRequest:
         bool(_number(small, 4)),
         [_table_push(table) for table in tables],
         stamp,
+        _number(small, 9),
     )
 
 

@@ -91,6 +91,7 @@ class AsyncMode(GroupMode):
         self._max_merge_num = max_merge_num
         self._merge = merge
         self._merged = Merged()
+        self._sent = 0  # steps that left
         self._pulled: dict[str, dict[int, int]] = {}
 
     def computed_from(self, table: str, versions: dict[int, int]) -> None:
@@ -123,8 +124,12 @@ class AsyncMode(GroupMode):
         if self._merge == "mean" and merged.steps > 1:
             gradients.scale(1.0 / merged.steps)
         # Each shard must hear of each push: staleness and the cuts of checkpoints count them.
-        step = pserver.Step(gradients.dense, merged.pulled, is_everywhere=True)
+        self._sent += merged.steps
+        position = self.steps_before + self._sent
+        step = pserver.Step(gradients.dense, merged.pulled, is_everywhere=True, position=position)
         begin = time.perf_counter()
+        if self.is_in_order:
+            self._settle()
         self._pushed(self.group.start_push(gradients.sparse, step))
         self.times.push_s += time.perf_counter() - begin
 

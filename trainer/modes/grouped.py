@@ -37,6 +37,9 @@ class GroupMode(Mode):
         group: this trainer's place.
         times: what the training thread waited for.
         staleness: of this trainer's pushes, in versions, as the servers measured it.
+        steps_before: steps of its data that a resumed run has behind it.
+        is_in_order: a push leaves when the one before it is in on all shards. Else several are in flight,
+            and one may overtake another, so a cut would not have the first pushes of a trainer.
     """
 
     def __init__(
@@ -57,6 +60,8 @@ class GroupMode(Mode):
         self.times = Times()
         self.staleness = pserver.Spread()
         self._known: dict[str, pserver.DensePulled] = {}
+        self.steps_before = 0
+        self.is_in_order = False
         self._steps = 0
         self._pushes = 0
         self._open: deque[pserver.PendingPush] = deque()
@@ -92,11 +97,15 @@ class GroupMode(Mode):
         self._steps += 1
         self.group.report(step=self._steps, loss=loss)
 
+    def _settle(self) -> None:
+        """Wait until all pushes that left were answered."""
+        while self._open:
+            self.staleness.add(self._open.popleft().staleness())
+
     @override
     def flush(self) -> None:
         super().flush()
-        while self._open:
-            self.staleness.add(self._open.popleft().staleness())
+        self._settle()
 
     @override
     def finish(self) -> None:

@@ -157,8 +157,7 @@ def test_a_version_without_a_position_is_refused(tmp_path: Path) -> None:
     ("more", "problem"),
     [
         ({"checkpoint_dir": None}, "need checkpoint_dir"),
-        ({"mode": "geo"}, "never geo"),
-        ({"mode": "async", "trainers": 2}, "need mode sync where there are several trainers"),
+        ({"mode": "geo"}, "need mode sync, async or half_async"),
         ({"data_mode": "dynamic"}, "need data_mode static"),
         ({"checkpoint_every": None}, "checkpoint_dir has no effect"),
         ({"checkpoint_every": "7m"}, "steps such as 1000, or seconds such as 60s, got '7m'"),
