@@ -10,6 +10,7 @@ import importlib
 import io
 import re
 import tokenize
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -127,12 +128,16 @@ def changelog_form(path: str, text: str) -> Iterator[str]:
 
 
 def file_map(path: str, text: str) -> Iterator[str]:
-    """Yield files of the product that the text does not name, and names without a file."""
+    """Yield files of the product that the text does not name, names without a file, and doubled rows."""
     named = set(NAMED_FILE.findall(text))
     for missing in sorted(set(PRODUCT_PYTHON) - named):
         yield f"{path}:1: does not name {missing}; add it, with one phrase"
     for gone in sorted(named - set(PRODUCT_PYTHON)):
         yield f"{path}:1: names {gone}, which does not exist; drop it"
+    heads = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
+    for file, times in Counter(NAMED_FILE.findall("".join(heads))).items():
+        if times > 1:
+            yield f"{path}:1: has {times} rows of the map for {file}; keep one"
 
 
 def _texts() -> dict[str, str]:
@@ -170,6 +175,12 @@ CASES: list[tuple[Rule, dict[str, str], str, str]] = [  # rule, where, a bad tex
     (changelog_form, CHANGELOG, "## [Unreleased]\n## 1.0", "## [Unreleased]\n### Fixed"),
     (file_map, MAP, "nothing", " ".join(PRODUCT_PYTHON)),
     (file_map, MAP, " ".join([*PRODUCT_PYTHON, "pserver/gone.py"]), " ".join(PRODUCT_PYTHON)),
+    (
+        file_map,
+        MAP,
+        " ".join(PRODUCT_PYTHON) + 2 * "\n| `pserver/cli.py` | x |",
+        "| `pserver/cli.py` |" + " ".join(PRODUCT_PYTHON),
+    ),
 ]
 
 
