@@ -97,7 +97,7 @@ def test_standby_that_waits_for_its_server_ends_when_told(tmp_path: Path) -> Non
     assert not (tmp_path / "two").exists()
 
 
-@pytest.mark.parametrize("acknowledge", ["local", "standby"])
+@pytest.mark.parametrize("acknowledge", ["standby", pytest.param("local", marks=pytest.mark.slow)])
 def test_server_that_was_cut_off_takes_nothing_when_it_comes_back(
     tmp_path: Path, acknowledge: str
 ) -> None:
