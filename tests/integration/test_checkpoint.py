@@ -41,10 +41,10 @@ def save_on(client: pserver.Client) -> None:
         client.checkpoints.save()
 
 
-def test_training_goes_on_as_our_documents_say_when_servers_are_replaced(
+def test_d4_training_goes_on_as_our_documents_say_when_servers_are_replaced(
     start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """D4: save, stop all, start three in place of two with --restore, continue: the very numbers of an
+    """Save, stop all, start three in place of two with --restore, continue: the very numbers of an
     undisturbed run.
     """
     folder = str(tmp_path)
@@ -71,6 +71,37 @@ def test_training_goes_on_as_our_documents_say_when_servers_are_replaced(
     with pserver.connect(endpoints(second)) as client:
         push(client, 0.5)
         assert np.array_equal(client.peek("t", KEYS), expected)
+
+
+def test_d10_a_server_that_comes_back_alone_is_told_and_all_go_back_together(
+    start: Start, tmp_path: Path
+) -> None:
+    """One of three is restored alone: a push fails and names it, its count shows that it is behind, and a load
+    takes all of them back to the version.
+    """
+    cluster = start_cluster(start, 3, "--checkpoint-dir", str(tmp_path))
+    client = pserver.connect(endpoints(cluster))
+    client.create_table(SPEC)
+    push(client)
+    client.checkpoints.save()
+    saved = client.peek("t", KEYS)
+    push(client, 0.5)
+    cluster[1].end()
+    flags = ("--shard", "1", "--shards", "3", "--bind", cluster[1].endpoint)
+    start(*flags, "--checkpoint-dir", str(tmp_path), "--restore", "latest").wait_ready()
+
+    with pytest.raises(pserver.RestartedError, match=cluster[1].endpoint):
+        push(client)
+    client.close(flush=False)
+
+    with pserver.connect(endpoints(cluster)) as anew:
+        versions = [stats.tables[0].version for stats in anew.stats()]
+        assert versions[1] == 1
+        assert min(versions[0], versions[2]) >= 2
+        anew.checkpoints.load()
+    with pserver.connect(endpoints(cluster)) as anew:
+        assert [stats.tables[0].version for stats in anew.stats()] == [1, 1, 1]
+        assert np.array_equal(anew.peek("t", KEYS), saved)
 
 
 def test_j3_a_save_and_a_restore_end_with_a_line_of_their_figures(
@@ -118,7 +149,7 @@ def test_a_server_ends_at_once_when_its_folder_cannot_serve(
 @pytest.mark.parametrize(
     "rounds", [2, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(600)])]
 )
-def test_no_half_version_is_listed_when_a_server_is_killed_during_saves(
+def test_d2_no_half_version_is_listed_when_a_server_is_killed_during_saves(
     start: Start, tmp_path: Path, rounds: int
 ) -> None:
     """D2: SIGKILL of one of two servers at random moments of saves: what is listed is whole, and the
@@ -153,7 +184,7 @@ def test_no_half_version_is_listed_when_a_server_is_killed_during_saves(
             assert verify(store, version).num_rows == KEYS.size
 
 
-def test_the_last_version_stays_when_the_disk_is_full(start: Start, tmp_path: Path) -> None:
+def test_d2_the_last_version_stays_when_the_disk_is_full(start: Start, tmp_path: Path) -> None:
     """D2: a save that does not fit fails with folder and reason; the process goes on, and saves again
     when there is room.
     """

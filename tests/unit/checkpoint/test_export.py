@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("form", WRITERS)
 @pytest.mark.parametrize("table", ["t", "half"])
-def test_every_format_holds_every_row_sorted_by_key(
+def test_d9_every_format_holds_every_row_sorted_by_key(
     folder: Path, tmp_path: Path, form: str, table: str
 ) -> None:
     """D9: one command, one file, without the servers: keys, negative ones too, and exact weights."""

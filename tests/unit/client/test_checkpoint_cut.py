@@ -46,7 +46,7 @@ def push_on(
 
 
 @pytest.mark.parametrize("num_shards", [1, 3])
-def test_weights_and_state_of_every_row_belong_together_when_trainers_push_during_a_save(
+def test_d1_weights_and_state_of_every_row_belong_together_when_trainers_push_during_a_save(
     tmp_path: Path, num_shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D1: three trainers insert and push without pause while three versions are saved. Of each row one
