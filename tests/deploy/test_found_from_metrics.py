@@ -27,7 +27,7 @@ HURRY = 6
 FAULTS = ("PserverDown", "TrainerBehind", "TrainerQueueFull", "StalenessGrows", "BadPushes")
 SMALL_QUEUE = ("--send-queue-size=2", "--window=1")
 LIMIT_S = 90.0  # for what takes 20 s on a quiet machine
-LONG_S = 3.0  # the round trip of the link that got long
+LONG_STEPS = 20  # of the near trainer, which gets faster, in a round trip of the long link
 
 
 @contextlib.contextmanager
@@ -91,7 +91,12 @@ def test_j4_each_fault_is_found_from_metrics_alone(tmp_path: Path) -> None:
         healthy = prometheus.ask('ALERTS{alertstate="firing"}')
         assert not {alert["metric"]["alertname"] for alert in healthy} & set(FAULTS)
 
-        links.shape = Link(round_trip_s=LONG_S)
+        # So long that a far push is old, and not so long that it is fewer than one push in a hundred.
+        ((_, steps),) = (
+            found["value"]
+            for found in prometheus.ask(f'rate(trainer_steps_total{{instance="{near}"}}[15s])')
+        )
+        links.shape = Link(round_trip_s=LONG_STEPS / float(steps))
         fires(prometheus, "TrainerBehind", instance=far)
         fires(prometheus, "TrainerQueueFull", instance=far)
         fires(prometheus, "StalenessGrows")
