@@ -31,6 +31,8 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_two_stages_are_one_run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Samples count once; AUC, rows and the bubble are in the one summary; all processes end."""
+    before = psutil.Process().children(recursive=True)
+
     status = cli.main([*words, "--accumulate-steps", "2", "--schedule", "gpipe", "--json"])
 
     captured = capsys.readouterr()
@@ -42,7 +44,7 @@ def test_two_stages_are_one_run(words: list[str], capsys: pytest.CaptureFixture[
     assert told["rows"] > 0
     assert told["strategy"]["dense"] == "stages"
     assert told["watch"]["bubble_formula"] == pytest.approx(1 / 3)
-    assert psutil.Process().children(recursive=True) == []
+    assert set(psutil.Process().children(recursive=True)) <= set(before)
 
 
 def test_a_stage_that_is_killed_ends_the_run(words: list[str]) -> None:
