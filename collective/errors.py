@@ -13,7 +13,8 @@
 A message says which operation, what must hold, what came and what to do.
 """
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 
 
 class CollectiveError(Exception):
@@ -77,3 +78,19 @@ class DivergedError(CollectiveError):
         """Take the message and the ranks."""
         super().__init__(message)
         self.ranks = tuple(ranks)
+
+
+def no_module(what: str, name: str, known: Iterable[str]) -> GroupError:
+    """Return the error of a name that is no module's, with the nearest one that is.
+
+    Args:
+        what: what the name was given for, such as ``layer``.
+        name: as it was given.
+        known: names of modules.
+
+    >>> print(no_module("layer", "block.0", ["blocks.0", "top"]))
+    layer 'block.0' is no module of the model; did you mean 'blocks.0'
+    """
+    near = difflib.get_close_matches(name, list(known), n=1)
+    hint = f"; did you mean {near[0]!r}" if near else ""
+    return GroupError(f"{what} {name!r} is no module of the model{hint}")

@@ -11,7 +11,6 @@ What always holds: a rank's batch counts as much as another's (gradients are ave
 and every rank takes as many steps: who has no batch makes the others wait.
 """
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,7 +21,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
-from collective.errors import GroupError
+from collective.errors import GroupError, no_module
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +71,7 @@ def shard_fully(
     known = dict(model.named_modules())
     for name in layers:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}" if near else ""
-            raise GroupError(f"layer {name!r} is no module of the model{hint}")
+            raise no_module("layer", name, known)
     how: dict[str, Any] = {"mesh": _device_mesh(options)}
     if options.offload is not None:
         how["offload_policy"] = CPUOffloadPolicy()

@@ -15,7 +15,6 @@ under their own names. Owner: the calling thread; torch.fx patches all modules w
 thread of the process may run one meanwhile.
 """
 
-import difflib
 import math
 import time
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor, fx, nn
 from typing_extensions import override
 
-from collective.errors import GroupError
+from collective.errors import GroupError, no_module
 from collective.group import Group
 from collective.pipeline_timetable import STAGES_MAX
 
@@ -132,10 +131,9 @@ def _begins_named(model: nn.Module, nodes: Sequence[fx.Node], cuts: Sequence[str
     for name in cuts:
         begin = next((i for i, node in enumerate(nodes) if name in _modules_of(node)), None)
         if begin is None:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}" if near and name not in known else ""
-            why = "is never called" if name in known else "is no module of the model"
-            raise GroupError(f"cut {name!r} {why}{hint}")
+            if name in known:
+                raise GroupError(f"cut {name!r} is never called")
+            raise no_module("cut", name, known)
         if begin <= (begins[-1] if begins else 0):
             raise GroupError(f"cut {name!r} leaves the stage before it empty; cuts go in order")
         begins.append(begin)

@@ -7,14 +7,13 @@ What always holds: gradients are those of the model as it was, to the bit; names
 Of a layer, its inputs are kept and nothing else. Dropout draws the same numbers again.
 """
 
-import difflib
 import functools
 from collections.abc import Sequence
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from collective.errors import GroupError
+from collective.errors import GroupError, no_module
 
 
 def recompute_layers(model: nn.Module, layers: Sequence[str]) -> None:
@@ -30,9 +29,7 @@ def recompute_layers(model: nn.Module, layers: Sequence[str]) -> None:
     known = dict(model.named_modules())
     for name in layers:
         if name not in known or not name:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}" if near else ""
-            raise GroupError(f"layer {name!r} is no module of the model{hint}")
+            raise no_module("layer", name, known)
         outer = [other for other in layers if name.startswith(f"{other}.")]
         if outer or list(layers).count(name) > 1:
             raise GroupError(f"layer {name!r} is recomputed already, by {(outer or [name])[0]!r}")

@@ -266,7 +266,7 @@ class SendQueue:
         with self._room:
             if self._open.pop(each.number, None) is None:
                 return  # closed, which settled it
-            error = trying.exception()
+            error = self._closed() if trying.cancelled() else trying.exception()
             self._acknowledged += error is None and request.method == "Push"
             self._count -= 1
             self._bytes -= len(request.message)

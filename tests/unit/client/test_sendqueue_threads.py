@@ -3,6 +3,7 @@
 import concurrent.futures
 import threading
 
+import pytest
 from typing_extensions import override
 
 from pserver.client.runtime import Runtime
@@ -35,6 +36,25 @@ class WatchedChannel(FakeChannel):
         """Remember, and answer."""
         self.calling.append(threading.current_thread())
         return await super().call(method, message, deadline=deadline)
+
+
+def test_a_try_that_somebody_cancelled_is_told_and_the_queue_goes_on() -> None:
+    """The request fails, its room is free, and the one behind it leaves."""
+    runtime = Runtime()
+    channel = FakeChannel(runtime)
+    queue = SendQueue(channel, runtime, ClientSettings(window=1))
+    replies = [queue.put("Push", b"%d" % i, deadline=Deadline.after(WAIT_S)) for i in range(2)]
+    first = channel.arrivals.get(timeout=WAIT_S)
+
+    first.answer.get_loop().call_soon_threadsafe(first.answer.cancel)
+
+    with pytest.raises(UnavailableError):
+        replies[0].result(WAIT_S)
+    channel.arrivals.get(timeout=WAIT_S).reply(b"one")
+    assert replies[1].result(WAIT_S) == b"one"
+    assert queue.depth == 0
+    runtime.submit(queue.close()).result(WAIT_S)
+    runtime.stop()
 
 
 def test_a_request_leaves_in_the_thread_that_puts_it() -> None:
