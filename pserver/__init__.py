@@ -21,7 +21,7 @@ from pserver.client.leases import Leases, RowRange
 from pserver.client.pending import PendingPull, PendingPush
 from pserver.client.revival import Lost
 from pserver.client.saving import Saved, SaveProgress, Saving
-from pserver.config import AccessSettings, ClientSettings, GroupSettings, ServeSettings, Settings
+from pserver.config import AccessSettings, ClientSettings, GroupSettings, ServeSettings
 from pserver.embedded import Cluster, embedded
 from pserver.errors import (
     BarrierError,
@@ -65,6 +65,7 @@ from pserver.options import USAGE_EXIT, CommandParser, Given, add_flags, resolve
 from pserver.paddle import read_paddle
 from pserver.placement import partition_of, shard_of
 from pserver.server.metrics_page import start_page_of
+from pserver.settings import Settings
 from pserver.spec import DenseSpec, Rule, TableSpec, parse_rule
 from pserver.spread import Spread
 from pserver.table.local import LocalDense, LocalTable

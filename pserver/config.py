@@ -4,21 +4,12 @@ Rooms before and after: ``cli`` fills these from flags, environment and TOML; ``
 ``client`` read them. What a table *is* stands in ``spec``.
 """
 
-import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
-from pserver.errors import ConfigError, nearest
 from pserver.ordinal import ordinal_if_auto
+from pserver.settings import Settings
 
 PART_BYTES_MAX = 4 << 20
 """A request or reply with larger blocks is cut into parts of at most this size (plus a few hundred
@@ -36,55 +27,6 @@ TRAINERS_MAX = 1024
 
 ENDPOINTS_MAX = 1024
 """Servers of one cluster at most: one partition each."""
-
-
-class Settings(BaseModel):
-    """Base of all settings: frozen, and an unknown name is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @classmethod
-    def make(cls, values: Mapping[str, Any], *, origins: Mapping[str, str]) -> Self:
-        """Build settings from names and values.
-
-        Args:
-            values: by field name; what is left out has its default.
-            origins: where each value came from, named in an error.
-
-        Raises:
-            ConfigError: a name is unknown (the nearest valid one is shown) or a value is refused.
-        """
-        for name in values:
-            if name not in cls.model_fields:
-                raise ConfigError(f"unknown setting {name!r}; {nearest(name, cls.model_fields)}")
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            raise ConfigError(_explain(cls, error, origins)) from error
-
-
-def _explain(kind: type[Settings], error: ValidationError, origins: Mapping[str, str]) -> str:
-    """Return a line for each refused setting: where it came from, what must hold, what came."""
-    lines: list[str] = []
-    for item in error.errors():
-        if not item["loc"]:  # settings that do not go together; the message has their names
-            message = str(item["ctx"]["error"])
-            words = set(re.findall(r"\w+", message))
-            came = [f"{n} from {o}" for n, o in origins.items() if n in words and o != "default"]
-            lines.append(f"{message} ({', '.join(came)})" if came else message)
-            continue
-        name = ".".join(str(part) for part in item["loc"])
-        origin = origins.get(name, name)
-        if item["type"] == "literal_error":
-            valid = [str(word) for word in get_args(kind.model_fields[name].annotation)]
-            hint = nearest(str(item["input"]), valid)
-            lines.append(f"{origin}: unknown value {item['input']!r}; {hint}")
-            continue
-        if item["type"] == "value_error":  # our own words
-            lines.append(f"{origin}: {item['ctx']['error']}")
-            continue
-        lines.append(f"{origin}: {item['msg'][0].lower()}{item['msg'][1:]}, got {item['input']!r}")
-    return "; ".join(lines)
 
 
 class TlsSettings(Settings):

@@ -22,8 +22,8 @@ from typing import Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar, get_arg
 from pydantic.fields import FieldInfo
 from typing_extensions import override
 
-from pserver.config import Settings
 from pserver.errors import ConfigError, nearest
+from pserver.settings import Settings
 
 S = TypeVar("S", bound=Settings)
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pserver.config import ClientSettings, ServeSettings, Settings
+from pserver.config import ClientSettings, ServeSettings
 from pserver.errors import ConfigError
+from pserver.settings import Settings
 
 KINDS: tuple[type[Settings], ...] = (ServeSettings, ClientSettings)
 

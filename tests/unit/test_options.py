@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field
 
 from pserver.cli import make_parser
-from pserver.config import ClientSettings, ServeSettings, Settings
+from pserver.config import ClientSettings, ServeSettings
 from pserver.errors import ConfigError
 from pserver.options import (
     CommandParser,
@@ -20,6 +20,7 @@ from pserver.options import (
     resolve,
     whole_number,
 )
+from pserver.settings import Settings
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "options.txt"
 REGENERATE = "PSERVER_WRITE_GOLDEN"
