@@ -23,6 +23,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from collective.errors import GroupError, MissingRanksError
+from collective.neighbours import Listener, Neighbours
 from collective.roll import Roll
 
 TIMEOUT_S = 1800.0
@@ -46,8 +47,6 @@ class Group:
         ranks: of the whole run, by rank in this group.
         timeout_s: limit of one operation.
         name: in messages.
-        spare: bytes that ``ring`` receives into, kept from one operation to the next: touching new memory
-            takes as long as adding it up.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Group:
         self.ranks = tuple(ranks)
         self.timeout_s = timeout_s
         self.name = name
-        self.spare: list[Tensor] = []
+        self._neighbours: Neighbours | None = None
         self._roll = roll
         self._address = address
         self._limit = datetime.timedelta(seconds=timeout_s)
@@ -110,6 +109,18 @@ class Group:
         """Wait for a message within the limit of an operation."""
         work.wait(self._limit)
 
+    def neighbours(self) -> Neighbours:
+        """Return the connections around the ring of all ranks; made at the first call, within an operation."""
+        if self._neighbours is None:
+            right, left = (self.rank + 1) % self.world_size, (self.rank - 1) % self.world_size
+            with Listener(self._address) as listener:
+                mine = torch.frombuffer(bytearray(listener.word), dtype=torch.uint8)
+                theirs = torch.empty_like(mine)
+                for work in (self.receive(theirs, right), self.send(mine, left)):
+                    self.wait(work)
+                self._neighbours = listener.meet(theirs.numpy().tobytes(), limit_s=self.timeout_s)
+        return self._neighbours
+
     def run(self, what: str, operation: Callable[[], None]) -> None:
         """Run an operation in which every rank of the group takes part, in the same order on all.
 
@@ -127,11 +138,13 @@ class Group:
         self._operations += 1
         try:
             operation()
-        except RuntimeError as error:  # torch has one class for time limits and broken connections
-            # Connections live as long as anything that is on its way in them, such as in the frames
-            # of the operation. Without them those that wait for this rank fail now.
+        except (RuntimeError, OSError) as error:  # torch's one class; that of sockets
+            # torch's connections live as long as anything that is on its way in them, such as in the
+            # frames of the operation. Without them those that wait for this rank fail now.
             traceback.clear_frames(error.__traceback__)
             self._gloo = None
+            if self._neighbours is not None:
+                self._neighbours.close()
             self._failure = self.blame(what, error)
             raise self._failure from error
 
@@ -169,7 +182,7 @@ class Group:
             missing = ()
             text = "the connection broke though every rank took part"
         reason = str(error).splitlines()[0] if str(error) else repr(error)
-        return MissingRanksError(f"{head}{text}; torch says: {reason}", missing)
+        return MissingRanksError(f"{head}{text}; its connection says: {reason}", missing)
 
     def split(self, parts: Sequence[Sequence[int]], *, name: str) -> "Group":
         """Return the part of this group that this rank is in. Every rank calls it, with the same parts.

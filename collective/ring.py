@@ -1,7 +1,7 @@
 """Ring AllReduce: the sum of a tensor over all ranks, in place, the same bits on each of them.
 
-Rooms before and after: ``hooks`` calls it for buckets of gradients, anybody for a tensor; ``group``
-carries the messages.
+Rooms before and after: ``hooks`` calls it for buckets of gradients, anybody for a tensor; ``neighbours``
+carries the bytes.
 
 The tensor is cut into one chunk a rank. In the first half (reduce-scatter) chunk c starts at rank c
 and travels once around the ring; each rank adds its own part, so the order of addition is fixed: c,
@@ -10,29 +10,30 @@ and receives 2 (W - 1) / W of the tensor, whatever W is. A chunk travels in segm
 goes on as soon as it was added, so sending, receiving and adding overlap.
 
 What always holds: all ranks end with the same bits, in every run, since each element is summed by
-one order and the sum is copied. Half floats are added in float32 and rounded once.
+one order and the sum is copied. Half floats are added in float32 and rounded once. Bytes that are still to leave are
+not overwritten: only its sum takes a segment's place, and that comes after what left, which it holds.
 """
 
-from collections import deque
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from collective.errors import TensorError
-from collective.group import Group, Work
+from collective.group import Group
+from collective.neighbours import Neighbours
 
-SEGMENT_BYTES = 1 << 20
-"""Bytes of a segment: from 256 KiB to 4 MiB the time of large tensors differed by less than the noise
-of two shared cores; smaller ones cost more calls, larger ones overlap less."""
+SEGMENT_BYTES = 512 << 10
+"""Bytes of a segment: half of a processor's second cache, so that what came is still there when it is added. Smaller
+ones cost more of Python's time, larger ones overlap less."""
 
-_AHEAD = 8
-"""Segments that a rank is ready to receive beyond those it has taken, and that it sends beyond as many:
-8 MiB of buffers. A send ends when the neighbour is ready for it, so a rank that waited for its own
-sends first could wait for ever; here it waits for what it receives only. Going around the ring, a rank
-has at most W times as many on their way."""
+_HEAD = struct.Struct("<4sQBBHH")
+"""Magic, numbers, wire of partial sums and of sums, first step and the end."""
+
+_MAGIC = b"PSR1"
 
 _SUM_DTYPES = {
     torch.float32: torch.float32,
@@ -43,6 +44,10 @@ _SUM_DTYPES = {
     torch.float16: torch.float32,
 }
 """What is reduced, and in which dtype it is added."""
+
+_WIRES = tuple(_SUM_DTYPES)
+
+_WIRE_NUMBERS = {dtype: number for number, dtype in enumerate(_WIRES)}
 
 
 @dataclass(slots=True)
@@ -201,52 +206,51 @@ class _Ring:
         """
         self._group = group
         self._sums = sums
+        self._bytes = _bytes_of(sums)
         self._wires = (reduce_wire, gather_wire)
         self._residual = residual
         self._bounds = chunk_bounds(sums.numel(), group.world_size)
         self._reducing = group.world_size - 1  # steps of the first half, and of the second
         self._steps = steps or range(2 * self._reducing)
         self._segment = max(1, SEGMENT_BYTES // sums.element_size())
-        self._ready: deque[Tensor] = deque()
-        self._sending: deque[tuple[Work, Tensor]] = deque()
-        self._may_send = _AHEAD
 
     def run(self) -> None:
         """Send the chunks around, once or twice."""
-        try:
-            self._run()
-        finally:
-            self._sending.clear()  # what is on its way keeps connections open
-
-    def _run(self) -> None:
-        group = self._group
-        left = (group.rank - 1) % group.world_size
+        rank, world_size = self._group.rank, self._group.world_size
+        neighbours = self._group.neighbours()
+        self._greet(neighbours)
         if self._residual is not None:
             self._sums.add_(self._residual)
-        receiving: deque[tuple[int, slice, Tensor, Work]] = deque()
-        coming = self._coming()
-        first = self._steps.start
-        for part in self._segments((group.rank - first) % group.world_size):
-            self._ready.append(self._leaving(part, is_sum=first == self._reducing))
-        while True:
-            for step, part in islice(coming, _AHEAD - len(receiving)):
-                buffer = self._buffer(step, part)
-                receiving.append((step, part, buffer, group.receive(buffer, left)))
-            self._send()
-            if not receiving:
-                break
-            step, part, buffer, work = receiving.popleft()
-            group.wait(work)
-            self._take(step, part, buffer)
-            self._may_send += 1
-        for work, _ in self._sending:
-            group.wait(work)
-
-    def _coming(self) -> Iterator[tuple[int, slice]]:
-        """Yield each step and segment that the left neighbour sends, in its order."""
+        first, last = self._steps.start, self._steps.stop - 1
+        for part in self._segments((rank - first) % world_size):
+            neighbours.put(self._leaving(part, is_sum=first == self._reducing))
+        add = self._adder(neighbours)
         for step in self._steps:
-            for part in self._segments((self._group.rank - step - 1) % self._group.world_size):
-                yield step, part
+            for part in self._segments((rank - step - 1) % world_size):
+                if step < self._reducing:
+                    add(part)
+                    if step < last:
+                        neighbours.put(self._leaving(part, is_sum=step + 1 == self._reducing))
+                else:
+                    came = self._keep(neighbours, part)
+                    if step < last:
+                        neighbours.put(came)
+        neighbours.flush()
+
+    def _greet(self, neighbours: Neighbours) -> None:
+        """Tell the right neighbour what is summed here, and hear it from the left one."""
+        dtypes = [_WIRE_NUMBERS[wire] for wire in self._wires]
+        steps = self._steps
+        mine = _HEAD.pack(_MAGIC, self._sums.numel(), *dtypes, steps.start, steps.stop)
+        theirs = bytearray(_HEAD.size)
+        neighbours.put(memoryview(mine))
+        neighbours.fill(memoryview(theirs))
+        if mine != theirs:
+            left = self._group.ranks[(self._group.rank - 1) % self._group.world_size]
+            raise ConnectionError(
+                f"all ranks must sum the same in the same order; rank {left} of the run came with "
+                f"{_said(theirs)} where this one has {_said(mine)}"
+            )
 
     def _segments(self, chunk: int) -> Iterator[slice]:
         """Yield the segments of a chunk; none if it is empty."""
@@ -254,56 +258,69 @@ class _Ring:
         for start in range(self._bounds[chunk], end, self._segment):
             yield slice(start, min(start + self._segment, end))
 
-    def _buffer(self, step: int, part: slice) -> Tensor:
-        """Return where a segment is received: in place where it needs no more work."""
-        wire = self._wires[step >= self._reducing]
-        if step >= self._reducing and wire == self._sums.dtype:
-            return self._sums[part]
-        count = part.stop - part.start
-        if step >= self._reducing:  # sent on as it is, so nobody knows when it is free again
-            return torch.empty(count, dtype=wire)
-        spare = self._group.spare
-        block = spare.pop() if spare else torch.empty(SEGMENT_BYTES, dtype=torch.uint8)
-        return block[: count * wire.itemsize].view(wire)
+    def _adder(self, neighbours: Neighbours) -> Callable[[slice], None]:
+        """Return what receives a segment of partial sums and adds it."""
+        wire = self._wires[0]
+        room = neighbours.room(self._segment * wire.itemsize).view(wire)
+        room_bytes, size = _bytes_of(room), wire.itemsize
+        if wire != self._sums.dtype:
 
-    def _take(self, step: int, part: slice, buffer: Tensor) -> None:
-        """Add or keep what arrived in a step, and send it on unless the ring is closed."""
-        if step < self._reducing:
-            self._sums[part].add_(buffer)
-            self._group.spare.append(_whole(buffer))
-            if step + 1 in self._steps:
-                self._ready.append(self._leaving(part, is_sum=step + 1 == self._reducing))
-            return
-        if buffer.dtype != self._sums.dtype:
-            self._sums[part].copy_(buffer)
-        if step + 1 in self._steps:
-            self._ready.append(buffer)
+            def add_narrow(part: slice) -> None:
+                count = part.stop - part.start
+                neighbours.fill(room_bytes[: count * size])
+                self._sums[part].add_(room[:count])
 
-    def _leaving(self, part: slice, *, is_sum: bool) -> Tensor:
+            return add_narrow
+        # Not by torch, which would wake threads of its own for each segment.
+        sums, came = self._sums.numpy(), room.numpy()
+
+        def add(part: slice) -> None:
+            count = part.stop - part.start
+            neighbours.fill(room_bytes[: count * size])
+            np.add(sums[part], came[:count], out=sums[part])
+
+        return add
+
+    def _keep(self, neighbours: Neighbours, part: slice) -> memoryview:
+        """Receive a segment of the sum, and return it as it came."""
+        wire = self._wires[1]
+        if wire == self._sums.dtype:
+            came = self._as_it_is(part)
+            neighbours.fill(came)
+            return came
+        narrow = torch.empty(part.stop - part.start, dtype=wire)
+        came = _bytes_of(narrow)
+        neighbours.fill(came)
+        self._sums[part].copy_(narrow)
+        return came
+
+    def _leaving(self, part: slice, *, is_sum: bool) -> memoryview:
         """Return a segment as it travels. What rounding takes away is kept for the next time."""
-        numbers = self._sums[part]
         wire = self._wires[is_sum]
-        if wire == numbers.dtype:
-            return numbers
+        if wire == self._sums.dtype:
+            return self._as_it_is(part)
+        numbers = self._sums[part]
         rounded = numbers.to(wire)
         if self._residual is not None:
             self._residual[part] = numbers - rounded
         if is_sum:
             numbers.copy_(rounded)  # this rank ends with the bits that the others get
-        return rounded
+        return _bytes_of(rounded)
 
-    def _send(self) -> None:
-        """Begin to send what is ready to the right neighbour, as far ahead as it may be."""
-        group = self._group
-        right = (group.rank + 1) % group.world_size
-        while self._ready and self._may_send:
-            tensor = self._ready.popleft()
-            self._sending.append((group.send(tensor, right), tensor))
-            self._may_send -= 1
-        while len(self._sending) > group.world_size * _AHEAD:
-            group.wait(self._sending.popleft()[0])  # it is done, see _AHEAD
+    def _as_it_is(self, part: slice) -> memoryview:
+        size = self._sums.element_size()
+        return self._bytes[part.start * size : part.stop * size]
 
 
-def _whole(buffer: Tensor) -> Tensor:
-    """Return the block of bytes that a buffer is the beginning of."""
-    return torch.empty(0, dtype=torch.uint8).set_(buffer.untyped_storage())
+def _bytes_of(tensor: Tensor) -> memoryview:
+    """Return the memory of a contiguous tensor."""
+    return tensor.view(torch.uint8).numpy().data
+
+
+def _said(head: bytes | bytearray) -> str:
+    """Return in words what a rank says at the beginning of an operation."""
+    magic, count, reduce_wire, gather_wire, first, end = _HEAD.unpack(head)
+    if magic != _MAGIC:
+        return "bytes of another operation"
+    wires = [str(_WIRES[wire]).removeprefix("torch.") for wire in (reduce_wire, gather_wire)]
+    return f"{count} numbers (partial sums in {wires[0]}, sums in {wires[1]}, steps {first} to {end - 1})"

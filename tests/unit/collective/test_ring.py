@@ -103,11 +103,10 @@ def test_h7_layouts_and_leaves_are_summed_in_place():
         assert torch.equal(leaf, torch.full((4,), 3.0))
 
 
-def test_small_segments_and_little_room_change_no_bit(monkeypatch):
-    """Cutting a chunk into many segments, one on its way at a time, gives the same sum."""
+def test_small_segments_change_no_bit(monkeypatch):
+    """Cutting a chunk into many segments gives the same sum."""
     whole = results(3, lambda group: _reduced(group, 10_000))
     monkeypatch.setattr(ring_room, "SEGMENT_BYTES", 64)
-    monkeypatch.setattr(ring_room, "_AHEAD", 1)
 
     cut = results(3, lambda group: _reduced(group, 10_000))
 
@@ -186,3 +185,17 @@ def test_h6_a_rank_that_never_comes_is_named_by_the_others():
         assert outcome.missing == (1,)
         assert "bucket 7" in str(outcome)
         assert "rank 1 of the run did not come within 1 s" in str(outcome)
+
+
+def test_ranks_that_sum_unlike_tensors_are_told_so():
+    """Rank 1 of 3 comes with another length: every rank fails, and its right neighbour says what came."""
+
+    def work(group: Group) -> None:
+        ring_all_reduce(torch.zeros(8 if group.rank == 1 else 9), group, what="bucket 3")
+
+    outcomes = run_ranks(3, work)
+
+    assert all(isinstance(outcome, MissingRanksError) for outcome in outcomes), outcomes
+    assert "bucket 3" in str(outcomes[2])
+    assert "rank 1 of the run came with 8 numbers (partial sums in float32" in str(outcomes[2])
+    assert "where this one has 9 numbers" in str(outcomes[2])
