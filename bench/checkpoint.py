@@ -2,7 +2,8 @@
 
 One server process, one client process, loopback, a folder of the disk that holds temporary files; rows
 of dim 16 with adagrad state. Quiet and busy saves, and plain writes, take turns within one run. A busy
-save is held against the time right before it: the same client, the same batches.
+save is held against the time right before it: the same client, the same batches. Beside the longest pause
+stands the longest gap that a process saw that only sleeps: a save cannot pause for less.
 """
 
 import os
@@ -17,6 +18,7 @@ import numpy as np
 
 import pserver
 from bench.common import DIM, distinct_keys, fill_keys, process, wait_ready
+from bench.gaps import Gaps, watched
 from pserver.arrays import Keys
 from pserver.client.saving import Saved
 
@@ -38,7 +40,10 @@ def run(*, num_rows: int = ROWS) -> dict[str, Any]:
                 client.create_table(pserver.TableSpec(name=_TABLE, dim=DIM, optimizer="adagrad"))
                 for keys in fill_keys(num_rows, wanted):
                     client.pull(_TABLE, keys)
-                turns = [_turn(client, Path(folder), wanted, child.pid) for _ in range(_TURNS)]
+                with watched() as gaps:
+                    turns = [
+                        _turn(client, Path(folder), wanted, child.pid, gaps) for _ in range(_TURNS)
+                    ]
         begin = time.perf_counter()
         with process(*arguments, "--checkpoint-dir", folder, "--restore", "latest") as child:
             endpoint = wait_ready(child)
@@ -56,16 +61,19 @@ def run(*, num_rows: int = ROWS) -> dict[str, Any]:
     return result
 
 
-def _turn(client: pserver.Client, folder: Path, wanted: list[Keys], pid: int) -> dict[str, float]:
+def _turn(
+    client: pserver.Client, folder: Path, wanted: list[Keys], pid: int, gaps: Gaps
+) -> dict[str, float]:
     """Write plainly, save while nothing else happens, save under load."""
     memory = _resident(pid)
     quiet, peak = _watched(client, pid)
     plain_s = _plain(folder, quiet.bytes)
     load = _Load(client, wanted)
+    gaps.longest_ms()
     time.sleep(_BEFORE_S)
-    before = load.cut_off()
+    before, gap_before_ms = load.cut_off(), gaps.longest_ms()
     busy, _ = _watched(client, pid)
-    during = load.cut_off()
+    during, gap_ms = load.cut_off(), gaps.longest_ms()
     load.end()
     return {
         "bytes": float(quiet.bytes),
@@ -78,6 +86,8 @@ def _turn(client: pserver.Client, folder: Path, wanted: list[Keys], pid: int) ->
         "busy_longest_step_ms": 1e3 * during[1],
         "before_longest_step_ms": 1e3 * before[1],
         "longest_pause_ms": 1e3 * busy.longest_pause_s,
+        "longest_gap_ms": gap_ms,
+        "before_longest_gap_ms": gap_before_ms,
     }
 
 

@@ -1,12 +1,13 @@
 """Pieces of a cut to the files of a version.
 
-Rooms before and after: ``table.cut`` gives pieces in the owner thread; this runs in another one, so
+Rooms before and after: ``table.cut`` gives pieces between requests; files are made in another thread, so
 requests do not wait for sorting, checksums and the disk; ``store`` takes the bytes.
 
 A file holds a run of whole partitions, about ``CHUNK_BYTES`` of rows, sorted by partition and then by
 key. So a load on another number of shards reads the files that its partitions lie in and no others.
 
-What always holds: a table's files hold each row of its cut once. Owner: the thread of a save.
+What always holds: a table's files hold each row of its cut once. Owner: the save, which adds pieces and has
+files written in turns, never both at once.
 
 Memory: the pieces of one file, once more as columns, and the columns of the file before, which is being
 written: three times ``CHUNK_BYTES``, and the rows kept aside for later partitions.
@@ -49,6 +50,12 @@ def order_of(keys: Keys) -> NDArray[np.int64]:
     order = np.empty(keys.size, np.int64)
     copies.sort_keys(read_only(keys), np.empty(NUM_PARTITIONS, np.int64), order)
     return order
+
+
+def distinct(parts: Sequence[Keys]) -> Keys:
+    """Return the distinct keys of (U,) arrays, sorted by partition and then by key."""
+    keys = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
+    return keys[order_of(keys)]
 
 
 def offsets_of(keys: Keys) -> NDArray[np.int64]:
@@ -125,26 +132,28 @@ class RowFiles:
         self._pending: list[Piece] = []
         self._ready_bytes = 0
 
-    def add(self, pieces: Sequence[Piece], *, next_partition: int) -> None:
-        """Take pieces, and write a file if there is enough for one.
+    @property
+    def is_due(self) -> bool:
+        """Return whether there is enough for a file."""
+        return self._ready_bytes >= CHUNK_BYTES
 
-        Args:
-            pieces: of the cut.
-            next_partition: all rows of the partitions before it have come.
-        """
+    def add(self, pieces: Sequence[Piece]) -> None:
+        """Take pieces of the cut."""
         self._pending += pieces
         self._ready_bytes += sum(piece.num_bytes for piece in pieces)
-        if self._ready_bytes >= CHUNK_BYTES:
-            self._flush(min(next_partition, self._end))
 
     def finish(self) -> list[FileEntry]:
         """Write what is left, and return what the manifest says of all files."""
-        self._flush(self._end)
+        self.flush(self._end)
         assert not sum(piece.keys.size for piece in self._pending), "rows of foreign partitions"
         return self.entries
 
-    def _flush(self, end: int) -> None:
-        """Write one file with the partitions before ``end``; what is of later ones stays."""
+    def flush(self, end: int) -> None:
+        """Write one file with the partitions before ``end``; what is of later ones stays.
+
+        Args:
+            end: all rows of the partitions before it have come.
+        """
         if end <= self._begin:
             return
         keys = np.concatenate([np.empty(0, np.uint64), *(piece.keys for piece in self._pending)])

@@ -192,8 +192,8 @@ class Cut:
         """Return which of the keys, of partitions that are not whole yet, have no copy yet."""
         if not self._begin:
             return np.ones(keys.size, np.bool_)
-        is_open = partition_of(keys) == self.next_partition
-        is_copied = np.isin(keys, self._keys[: self._begin]) if is_open.any() else is_open
+        is_copied = partition_of(keys) == self.next_partition
+        is_copied[is_copied] = np.isin(keys[is_copied], self._keys[: self._begin])
         return ~is_copied
 
     def _copy(self, keys: Keys, row_ids: RowIds, epochs: NDArray[np.uint32]) -> Piece:

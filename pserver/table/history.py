@@ -9,8 +9,6 @@ forgotten and ``erased_from`` rises, so that the next delta is refused rather th
 Owner: the shard's owner thread.
 """
 
-import numpy as np
-
 from pserver.arrays import Keys, RowIds
 from pserver.table.cut import ASIDE_BYTES_MAX, Cut
 from pserver.table.sparse import SparseTable
@@ -67,13 +65,12 @@ class History:
         """Let the table go on without the cut. Ending twice is fine."""
         self.cut = None
 
-    def erased_until(self, epoch: int) -> Keys:
-        """Return the distinct keys known to be erased in epochs up to this one, ascending.
+    def erased_until(self, epoch: int) -> list[Keys]:
+        """Return the keys known to be erased in epochs up to this one, as they came.
 
-        A key among them may have a row again.
+        A key among them may have a row again, or come twice: to sort millions is not the owner's work.
         """
-        parts = [keys for when, keys in self._erased if when <= epoch]
-        return np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
+        return [keys for when, keys in self._erased if when <= epoch]
 
     def forget_erased(self, epoch: int) -> None:
         """Drop what was erased in epochs up to this one: a save that holds it is durable."""

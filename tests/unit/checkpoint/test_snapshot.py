@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pserver.checkpoint import snapshot
-from pserver.checkpoint.snapshot import RowFiles, offsets_of, order_of
+from pserver.checkpoint.snapshot import RowFiles, distinct, offsets_of, order_of
 from pserver.checkpoint.tensors import Encoded, decode
 from pserver.placement import NUM_PARTITIONS, partition_of
 from pserver.spec import TableSpec
@@ -24,6 +24,7 @@ def test_keys_are_sorted_by_partition_and_then_by_key(keys: list[int]) -> None:
     found = array[order_of(array)]
     offsets = offsets_of(found)
 
+    assert np.array_equal(distinct([array[:10], array, array[5:]]), found)
     assert found.tolist() == sorted(keys, key=lambda key: (slow_partition(key), key))
     assert (offsets[0], offsets[-1], offsets.size) == (0, len(keys), NUM_PARTITIONS + 1)
     for key in keys:
@@ -46,7 +47,9 @@ def test_files_hold_runs_of_partitions_and_each_row_once_whatever_their_size(
     files = RowFiles(written.__setitem__, cut.blocks, table="t", shard=3, partitions=(100, 700))
 
     while not cut.is_done:
-        files.add(cut.copy_some(10), next_partition=cut.next_partition)
+        files.add(cut.copy_some(10))
+        if files.is_due:
+            files.flush(min(cut.next_partition, 700))
     entries = files.finish()
 
     ends = [entry.partitions for entry in entries]

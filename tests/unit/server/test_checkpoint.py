@@ -1,6 +1,7 @@
 """The steps of a save on one shard, by messages: repeated, out of order, left alone."""
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from pserver.checkpoint.local import LocalStore
 from pserver.errors import CheckpointError, RequestError, RestartedError
 from pserver.server import ending
+from pserver.server import save as save_room
 from pserver.server.save import Save
 from pserver.server.servicer import Servicer
 from pserver.v1 import pserver_pb2 as pb
@@ -273,3 +275,12 @@ def test_a_repeated_push_is_known_when_the_shard_restored_it(tmp_path: Path) -> 
         assert [reply.duplicate for reply in replies] == [True, True, False, True, False]
     finally:
         restored.close()
+
+
+def test_threads_of_saves_give_way_to_those_that_answer_requests() -> None:
+    """Sorting and writing have a lower priority than the server's own, whatever that is."""
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    for pool in (save_room._THREAD, save_room._DISK):
+        thread = pool.submit(threading.get_native_id).result()
+        assert os.getpriority(os.PRIO_PROCESS, thread) == min(own + 10, 19)
