@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import IO
 
 from bench.common import process
 
@@ -21,7 +21,7 @@ _SLEEP_S = 0.001
 class Gaps:
     """The gaps that a process of its own sees."""
 
-    def __init__(self, ask: TextIO, answers: TextIO) -> None:
+    def __init__(self, ask: IO[str], answers: IO[str]) -> None:
         """Take the process's two ends."""
         self._ask, self._answers = ask, answers
 

@@ -109,7 +109,9 @@ def write_quiet(
             partitions=partitions_of_shard(shard, num_shards),
         )
         while not cut.is_done:
-            rows.add(cut.copy_some(_SLICE_ROWS), next_partition=cut.next_partition)
+            rows.add(cut.copy_some(_SLICE_ROWS))
+            if rows.is_due:
+                rows.flush(cut.next_partition)
         files += rows.finish()
         own = partitions_of_shard(shard, num_shards)
         files += filter_files(write, cut, shard=shard, partitions=own)

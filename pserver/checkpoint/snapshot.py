@@ -148,12 +148,9 @@ class RowFiles:
         assert not sum(piece.keys.size for piece in self._pending), "rows of foreign partitions"
         return self.entries
 
-    def flush(self, end: int) -> None:
-        """Write one file with the partitions before ``end``; what is of later ones stays.
-
-        Args:
-            end: all rows of the partitions before it have come.
-        """
+    def flush(self, next_partition: int) -> None:
+        """Write one file with the partitions before this one, all of whose rows have come; the others stay."""
+        end = min(next_partition, self._end)
         if end <= self._begin:
             return
         keys = np.concatenate([np.empty(0, np.uint64), *(piece.keys for piece in self._pending)])

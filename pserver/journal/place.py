@@ -26,7 +26,7 @@ class Place:
     Attributes:
         term: of the server; each promotion is a higher one.
         newer: the term of the server that took its place; 0: nobody that is known of.
-        is_followed: whether a standby follows, so that it may have taken the place unseen.
+        followed_by: the name of the one standby that may take the place unseen; 0: none may.
         role: ``shard``: it began as one; ``standby``: it follows; ``promoted``: it followed, and took the place.
         name: of a standby, drawn when it first follows; 0: none.
         has_left: whether a standby told its server that it ends, and did not hear from it since.
@@ -34,10 +34,20 @@ class Place:
 
     term: int = 1
     newer: int = 0
-    is_followed: bool = False
+    followed_by: int = 0
     role: Literal["shard", "standby", "promoted"] = "shard"
     name: int = 0
     has_left: bool = False
+
+    @property
+    def is_followed(self) -> bool:
+        """Return whether a standby may have taken the place."""
+        return self.followed_by != 0
+
+    @property
+    def is_of_a_pair(self) -> bool:
+        """Return whether another server may have the place, or had it before."""
+        return self.is_followed or self.term > 1
 
 
 def read_place(folder: Path) -> Place:

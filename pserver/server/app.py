@@ -74,7 +74,7 @@ def _handler(servicer: Servicer, method: str, access: Access, audit: Audit) -> H
                 grant = access.grant_of(context.invocation_metadata() or ())
                 token = grant.name
                 access.check(grant, method, message)
-            if servicer.role.fence.place.is_followed:
+            if servicer.role.fence.place.is_of_a_pair:
                 servicer.role.fence.meet(context.invocation_metadata() or ())
             reply = await servicer.call(method, message)
             outcome = "OK"
@@ -275,8 +275,8 @@ def _following(
         return asyncio.create_task(servicer.role.standby.run())
     journal = servicer.role.feed.recorder.journal
     if settings.standby_of is not None and journal is not None:  # promoted before it was restarted
-        term = servicer.role.fence.place.term
-        return asyncio.create_task(tell_old(connect(settings.standby_of), journal.number, term))
+        fence = servicer.role.fence
+        return asyncio.create_task(tell_old(connect(settings.standby_of), journal.number, fence))
     return None
 
 

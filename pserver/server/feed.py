@@ -67,7 +67,8 @@ class Feed:
         Raises:
             ConfigError: this shard has no journal.
             JournalError: the standby's journal is another one, or went another way.
-            UnavailableError: there is another standby, or this one's term is not a later one.
+            UnavailableError: there is another standby.
+            SupersededError: the place is not for who wants it.
         """
         request = parse_small(pb.FeedRequest, message)
         journal = self.recorder.journal
@@ -76,7 +77,7 @@ class Feed:
                 "this shard has no journal to feed a standby from; start it with --journal"
             )
         if request.hand_over and request.journal == journal.number:
-            await self.fence.give_away(request.term)
+            await self.fence.give_away(request.term, request.standby)
             # A turn like any other: what came before it is recorded, what comes after it is refused.
             await self.executor.run(lambda: self.recorder.stop("this server has handed over"))
         if request.journal not in (0, journal.number):

@@ -10,9 +10,14 @@ the answer before. The server counts from when it sent that answer, which is ear
 promoted without its server's word waits until the promise is over. A question that was sent long ago names an
 old answer and renews nothing.
 
+A standby that is not heard of may be promoted at any time, by somebody who cannot reach this server either. So a
+server has one standby, by name: another one follows only when the first said that it ends, or a person that it is
+gone for good; that it is silent says neither.
+
 What always holds:
-    * Of a server and its standby one at the most acknowledges changes, whatever the network does and
-      however long a process stands still, as long as both clocks run at the same speed.
+    * Of a server and all that ever followed it one at the most acknowledges changes, whatever the network
+      does and however long a process stands still, as long as all clocks run at the same speed and what
+      people say of a standby that is gone is true.
     * A server that was ever followed and starts again takes nothing before its standby asks again.
     * A term only rises. What a client says of a term refuses that client's request and changes nothing else.
 Owner: the event loop.
@@ -50,7 +55,6 @@ class Fence:
     _until_s: float = -math.inf  # when the promise ends, on the monotonic clock
     _number: int = field(default_factory=lambda: secrets.randbits(62) | 1)  # of the last answer
     _sent_s: float = -math.inf  # when it was sent
-    _standby: int = 0  # who promised
 
     def open(self, folder: Path) -> None:
         """Read what the folder of the journal says.
@@ -85,7 +89,7 @@ class Fence:
             )
 
     def meet(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
-        """Refuse a client that met a later term than this server's; asked where a standby follows.
+        """Refuse a client that met a later term than this server's; asked of a server of a pair.
 
         Raises:
             SupersededError: it did.
@@ -101,26 +105,28 @@ class Fence:
         """Take the promise of a standby's question.
 
         Raises:
-            UnavailableError: another standby follows, and may be promoted.
+            UnavailableError: this server has another standby, which may be promoted.
         """
-        now_s = time.monotonic()
-        if not 0.0 < request.promise_s <= _PROMISE_S_MAX:
+        if not (0.0 < request.promise_s <= _PROMISE_S_MAX and request.standby):
             return
-        if request.standby != self._standby and now_s < self._until_s:
-            raise UnavailableError("another standby follows this server; it can have one")
+        if self.place.followed_by not in (0, request.standby):
+            raise UnavailableError(
+                "this server has another standby, and may have one: that one can be promoted whenever it is "
+                "asked to. End it with SIGTERM; if it is gone for good, `pserver promote` with this "
+                "server's address"
+            )
         if not self.place.is_followed:
             # From here on it may be promoted: it is not before it heard the answer to this question.
-            await self.keep(replace(self.place, is_followed=True))
+            await self.keep(replace(self.place, followed_by=request.standby))
             self._until_s = time.monotonic() + request.promise_s
         elif request.heard == self._number:
             self._until_s = self._sent_s + request.promise_s
-        self._standby = request.standby
 
     async def left(self, standby: int) -> None:
         """Go on without a standby that ended: it is not promoted before it heard from this server again."""
-        if self.place.is_followed and standby == self._standby:
-            await self.keep(replace(self.place, is_followed=False))
-            self._until_s, self._standby = -math.inf, 0
+        if standby and standby == self.place.followed_by:
+            await self.keep(replace(self.place, followed_by=0))
+            self._until_s = -math.inf
 
     def answers(self) -> int:
         """Return the number of an answer that is sent now."""
@@ -128,17 +134,19 @@ class Fence:
         self._sent_s = time.monotonic()
         return self._number
 
-    async def give_away(self, term: int) -> None:
+    async def give_away(self, term: int, standby: int) -> None:
         """Know of the server that takes the place.
 
         Raises:
-            UnavailableError: its term is not a later one.
+            SupersededError: its term is not a later one, or another standby may take the place.
         """
         if term <= self.place.term:
-            raise UnavailableError(
+            raise SupersededError(
                 f"this server has term {self.place.term}: a standby that knows of term {term - 1} only "
                 "cannot take its place"
             )
+        if self.place.followed_by not in (0, standby):
+            raise SupersededError("another standby follows this server, and may take its place")
         await self.keep(replace(self.place, newer=max(term, self.place.newer)))
 
     async def go_on_alone(self) -> None:
@@ -153,7 +161,9 @@ class Fence:
             raise RequestError(
                 "promote: this server is no standby; the one that follows it is there"
             )
-        term = max(self.place.term, self.place.newer) + 1
+        term = (
+            max(self.place.term + 1, self.place.newer) + 1
+        )  # also later than its standby's would be
         await self.keep(Place(term=term, role=self.place.role, name=self.place.name))
 
     async def keep(self, place: Place) -> None:

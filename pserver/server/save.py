@@ -298,8 +298,7 @@ class Save:
         while not cut.is_done:
             files.add(await self._own(lambda: cut.copy_some(rows_max), is_short=is_short))
             if files.is_due:
-                ready = min(cut.next_partition, own[1])
-                await self._aside(functools.partial(files.flush, ready))
+                await self._aside(functools.partial(files.flush, cut.next_partition))
                 self.progress.rows = sum(file.rows for file in self._files) + files.num_rows
         self._files += await self._aside(files.finish)
         self._files += await self._aside(

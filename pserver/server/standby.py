@@ -32,6 +32,7 @@ from pserver.errors import (
     JournalError,
     PserverError,
     StandbyError,
+    SupersededError,
     TransientError,
 )
 from pserver.journal.records import checksum_at, records_in
@@ -131,20 +132,27 @@ async def _first_word(primary: Primary) -> pb.FeedReply:
             await asyncio.sleep(_PAUSE_S)
 
 
-async def tell_old(primary: Primary, number: int, term: int) -> None:
+async def tell_old(primary: Primary, number: int, fence: Fence) -> None:
     """Tell a server that its place is taken, as soon as it can be reached.
+
+    If it has a later term (somebody said that this server is gone for good), this one takes no requests any more.
 
     Args:
         primary: the server.
         number: of the journal that it had.
-        term: of the server that has its place.
+        fence: of the server that has its place.
     """
-    request = pb.FeedRequest(journal=number, hand_over=True, term=term)
+    place = fence.place
+    request = pb.FeedRequest(journal=number, hand_over=True, term=place.term, standby=place.name)
     while True:
         try:
             await ask(primary, request, timeout_s=_TRY_S)
         except (StandbyError, JournalError) as error:  # it is another one by now
             log.info("the old server is none any more", endpoint=primary.endpoint, now=str(error))
+            return
+        except SupersededError as error:
+            log.error("the old server went on", endpoint=primary.endpoint, reason=str(error))
+            await fence.keep(replace(fence.place, newer=fence.place.term + 1))  # or a later one
             return
         except PserverError:
             await asyncio.sleep(_TELL_PAUSE_S)
@@ -182,10 +190,12 @@ class Standby:
     _number: int = 0  # of the last answer
     _promoting: "asyncio.Task[pb.PromoteReply] | None" = None
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _is_leaving: bool = False
 
     async def run(self) -> None:
         """Follow until promoted, or until it cannot; then tell the server that did not hand over."""
-        while not (self.is_promoted or self.failure):
+        reason = ""
+        while not (self.is_promoted or self.failure or self._is_leaving):
             try:
                 async with self._asking:
                     if not self.is_promoted:
@@ -193,15 +203,18 @@ class Standby:
             except JournalError as error:
                 self.failure = str(error)
                 log.error("a standby cannot follow", reason=self.failure)
+                await self.leave()
             except PserverError as error:
-                log.debug("a standby asks again", reason=str(error))
+                if str(error) != reason:
+                    reason = str(error)
+                    log.warning("a standby is not answered, and asks again", reason=reason)
                 await asyncio.sleep(_PAUSE_S)
         if self.is_promoted and self._promoting and not (await self._promoting).handed_over:
-            await tell_old(self.primary, self.journal.number, self.fence.place.term)
+            await tell_old(self.primary, self.journal.number, self.fence)
 
     async def leave(self) -> None:
         """Let the other server go on alone: this one ends, and is not promoted before it heard from it again."""
-        place = self.fence.place
+        place, self._is_leaving = self.fence.place, True
         if self.is_promoted or place.role != "standby":
             return
         await self.fence.keep(replace(place, has_left=True))  # before the other one relies on it
@@ -216,6 +229,7 @@ class Standby:
 
         Raises:
             JournalError: this one could not follow, or did not yet, so it is not what the other one is.
+            SupersededError: the other one went on without it.
         """
         request = parse_small(pb.PromoteRequest, message)
         if self._promoting is None:
@@ -262,13 +276,20 @@ class Standby:
         return reply
 
     async def _take_all(self, timeout_s: float) -> bool:
-        """Let the other server stop, and take its last records; return whether it answered."""
+        """Let the other server stop, and take its last records; return whether it answered.
+
+        Raises:
+            SupersededError: it answers, and its place is not for this one.
+        """
         until = Deadline.after(timeout_s)
-        with contextlib.suppress(PserverError):
+        try:
             while await self._follow(wait_s=0.0, timeout_s=until.remaining_s, hand_over=True):
                 pass
-            return True
-        return False
+        except SupersededError:
+            raise
+        except PserverError:
+            return False
+        return True
 
     async def _follow(self, *, wait_s: float, timeout_s: float, hand_over: bool) -> bool:
         """Ask once, apply what comes, and return whether something came."""
@@ -291,15 +312,18 @@ class Standby:
 
     async def _ask(self, request: pb.FeedRequest, *, timeout_s: float) -> pb.FeedReply:
         """Ask, with a promise; note what the answer says beside records."""
+        if (
+            not self.fence.place.name
+        ):  # on the disk before the other one knows it: it knows no second one
+            name = secrets.randbits(63) | 1
+            await self.fence.keep(replace(self.fence.place, name=name))
         place = self.fence.place
-        if not place.name:
-            place = replace(place, name=secrets.randbits(63) | 1)
         request.journal, request.standby = self.journal.number, place.name
         request.promise_s, request.heard = PROMISE_S, self._number
         reply = await ask(self.primary, request, timeout_s=timeout_s)
         self._number, self.told, self.heard_s = reply.number, reply.position, time.monotonic()
-        term = max(place.term, reply.term)
-        await self.fence.keep(replace(place, term=term, role="standby", has_left=False))
+        term, has_left = max(place.term, reply.term), self._is_leaving
+        await self.fence.keep(replace(place, term=term, role="standby", has_left=has_left))
         return reply
 
     async def _apply_all(self, records: bytes) -> None:

@@ -192,7 +192,7 @@ class Cut:
         """Return which of the keys, of partitions that are not whole yet, have no copy yet."""
         if not self._begin:
             return np.ones(keys.size, np.bool_)
-        is_copied = partition_of(keys) == self.next_partition
+        is_copied: NDArray[np.bool_] = partition_of(keys) == self.next_partition
         is_copied[is_copied] = np.isin(keys[is_copied], self._keys[: self._begin])
         return ~is_copied
 

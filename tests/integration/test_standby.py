@@ -15,6 +15,7 @@ from pserver.deadline import Deadline
 from pserver.journal.place import read_place
 from pserver.v1 import pserver_pb2 as pb
 from tests.integration.families import NONE
+from tests.integration.proxy import Proxy
 from tests.integration.servers import WAIT_S, servers
 
 pytestmark = pytest.mark.integration
@@ -131,6 +132,46 @@ def test_server_that_was_cut_off_takes_nothing_when_it_comes_back(
         again = start("--bind", two.endpoint, *flags).wait_ready()
         with pserver.connect(again.endpoint, settings=settings, connect_s=WAIT_S) as client:
             weights = client.peek("t", KEYS)
+
+    assert "with term 2" in said
+    assert weights.tolist() == [[-3.0, -3.0]] * KEYS.size
+
+
+@pytest.mark.slow
+def test_one_server_of_three_takes_pushes_when_a_silent_standby_is_promoted(tmp_path: Path) -> None:
+    """A standby that its server cannot hear of lets no other one take its part, and is promoted all the same."""
+    settings = pserver.ClientSettings(timeout_s=2 * WAIT_S, try_timeout_s=5.0)
+    brief = pserver.ClientSettings(timeout_s=2.0, try_timeout_s=2.0)
+    with servers() as start:
+        one = start("--journal", str(tmp_path / "one")).wait_ready()
+        with Proxy(one.endpoint) as way:
+            flags = ("--journal", str(tmp_path / "two"), "--standby-of", way.endpoint)
+            two = start(*flags).wait_ready()
+            with pserver.connect(one.endpoint, settings=settings, connect_s=WAIT_S) as client:
+                client.create_table(SPEC)
+                client.start_push({"t": (KEYS, ONES, NONE)}).result()
+            wait_applied(two.endpoint, 1)
+            way.shut()
+            flags = ("--journal", str(tmp_path / "three"), "--standby-of", one.endpoint)
+            three = start(*flags).wait_ready()
+            three.wait_line("this server has another standby")
+            said = promote(two.endpoint)  # which waits until the promise is over
+            for endpoint in (one.endpoint, three.endpoint):
+                with pytest.raises(
+                    pserver.PserverError, match=r"does not hear of|is the standby of"
+                ):
+                    pserver.connect(endpoint, settings=brief, connect_s=2.0)
+            with pserver.connect(two.endpoint, settings=settings, connect_s=WAIT_S) as client:
+                client.start_push({"t": (KEYS, ONES, NONE)}).result()
+            with pytest.raises(subprocess.CalledProcessError):
+                promote(three.endpoint)
+            way.open()
+            two.wait_line("told the old server")
+            with pserver.connect(two.endpoint, settings=settings, connect_s=WAIT_S) as client:
+                client.start_push({"t": (KEYS, ONES, NONE)}).result()
+                weights = client.peek("t", KEYS)
+            with pytest.raises(pserver.PserverError, match="one with term 2 took its place"):
+                pserver.connect(one.endpoint, settings=brief, connect_s=2.0)
 
     assert "with term 2" in said
     assert weights.tolist() == [[-3.0, -3.0]] * KEYS.size

@@ -49,7 +49,7 @@ def test_files_hold_runs_of_partitions_and_each_row_once_whatever_their_size(
     while not cut.is_done:
         files.add(cut.copy_some(10))
         if files.is_due:
-            files.flush(min(cut.next_partition, 700))
+            files.flush(cut.next_partition)
     entries = files.finish()
 
     ends = [entry.partitions for entry in entries]

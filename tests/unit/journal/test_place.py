@@ -11,7 +11,7 @@ from pserver.journal.place import Place, read_place, write_place
 def test_place_comes_back_when_it_was_written(tmp_path: Path) -> None:
     """Every field is read as it was written; without a file it is a first server's."""
     assert read_place(tmp_path) == Place()
-    place = Place(term=3, newer=4, is_followed=True, role="promoted", name=77)
+    place = Place(term=3, newer=4, followed_by=5, role="promoted", name=77)
 
     write_place(tmp_path, place)
 

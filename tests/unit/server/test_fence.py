@@ -190,10 +190,10 @@ def test_server_goes_on_alone_when_it_is_promoted_itself(tmp_path: Path) -> None
         let_promise_end(primary)
         reply = await promoted(primary)
         assert reply.is_alone
-        assert reply.term == primary.role.fence.place.term == 2
+        assert reply.term == primary.role.fence.place.term == 3  # later than its standby's would be
         await primary.call("Push", push(sender, 1))
         await ask(standby)  # it was no more than silent: it follows again, and knows the term
-        assert servicer.role.fence.place.term == 2
+        assert servicer.role.fence.place.term == 3
         servicer.close()
         primary.close()
 
@@ -215,21 +215,91 @@ def test_standby_that_never_heard_is_not_promoted(tmp_path: Path) -> None:
     run(check)
 
 
-def test_second_standby_is_refused_while_the_first_asks(tmp_path: Path) -> None:
-    """Both could be promoted otherwise; and a term that is no later one takes no place."""
+def test_second_standby_is_refused_while_the_first_may_be_promoted(tmp_path: Path) -> None:
+    """Silent or not, also after a restart; and a term that is no later one takes no place."""
 
     async def check() -> None:
         primary, _ = await primary_in(tmp_path / "one")
         first, standby, _ = await follower(primary, tmp_path / "two")
         await ask(standby)
         second, other, _ = await follower(primary, tmp_path / "three")
-        with pytest.raises(UnavailableError, match="another standby follows"):
+        with pytest.raises(UnavailableError, match="has another standby"):
             await ask(other)
+        let_promise_end(primary)
+        with pytest.raises(UnavailableError, match="has another standby"):
+            await ask(other)
+        with pytest.raises(SupersededError, match="another standby follows this server"):
+            await promoted(second)  # although it may ask the server to hand over
         stale = pb.FeedRequest(journal=standby.journal.number, hand_over=True, term=1)
         with pytest.raises(UnavailableError, match="knows of term 0 only"):
             await primary.call("Feed", stale.SerializeToString())
         for servicer in (first, second, primary):
             servicer.close()
+
+        again = shard()
+        again.role.fence.open(tmp_path / "one")
+        await begin(again, tmp_path / "one")
+        second, other, _ = await follower(again, tmp_path / "three")
+        with pytest.raises(UnavailableError, match="has another standby"):
+            await ask(other)
+        second.close()
+        again.close()
+
+    run(check)
+
+
+def test_standby_that_was_said_to_be_gone_takes_no_place(tmp_path: Path) -> None:
+    """Its server went on alone, with another standby: it is not promoted, or stops once it hears of that."""
+
+    async def check() -> None:
+        primary, sender = await primary_in(tmp_path / "one")
+        servicer, standby, way = await follower(primary, tmp_path / "two")
+        await ask(standby)
+        let_promise_end(primary)
+        assert (await promoted(primary)).term == 3
+        second, other, _ = await follower(primary, tmp_path / "three")
+        await ask(other)
+        await primary.call("Push", push(sender, 1))
+        with pytest.raises(SupersededError, match="this server has term 3"):
+            await promoted(servicer)
+        assert servicer.role.state == "standby"
+
+        way.is_cut = True
+        standby.heard_s -= PROMISE_S
+        assert (await promoted(servicer)).term == 2  # as nobody there can know better
+        with pytest.raises(SupersededError, match="the client met one with term 3"):
+            servicer.role.fence.meet((("pserver-term", "3"),))
+        way.is_cut = False
+        async with asyncio.timeout(WAIT_S):
+            await standby.run()  # which tells its server, and ends
+        with pytest.raises(SupersededError, match="has term 2, and one with term 3 took its place"):
+            await servicer.call("Push", push(sender, 2))
+        await primary.call("Push", push(sender, 2))
+        for each in (servicer, second, primary):
+            each.close()
+
+    run(check)
+
+
+def test_standby_that_fails_lets_its_server_go_on(tmp_path: Path) -> None:
+    """It is not promoted before it heard from it again, and another one may follow."""
+
+    async def check() -> None:
+        primary, sender = await primary_in(tmp_path / "one")
+        servicer, standby, _ = await follower(primary, tmp_path / "two")
+        await ask(standby)
+        standby._checksum ^= 1  # as if its last record were another one
+        async with asyncio.timeout(WAIT_S):
+            await standby.run()
+        assert servicer.role.state == "failed"
+        assert read_place(tmp_path / "two").has_left
+        let_promise_end(primary)
+        await primary.call("Push", push(sender, 1))
+        second, other, _ = await follower(primary, tmp_path / "three")
+        await ask(other)
+        assert primary.role.fence.place.followed_by == read_place(tmp_path / "three").name
+        for each in (servicer, second, primary):
+            each.close()
 
     run(check)
 

@@ -270,7 +270,7 @@ def test_standby_goes_on_after_a_restart_and_refuses_another_history(tmp_path: P
         with pytest.raises(JournalError, match="did not follow to the end"):
             await promoted(second)
         await train(sender, 1)
-        standby.failure, standby._checksum = "", 77
+        standby.failure, standby._checksum, standby._is_leaving = "", 77, False
         await standby.run()
         assert "is not the one that the standby has" in standby.failure
         second.close()
