@@ -1,20 +1,24 @@
-"""Versions at a URL that fsspec knows, such as ``s3://bucket/run``: the extra ``remote``.
+"""Versions at a URL that fsspec knows, such as ``s3://bucket/run``: the extra ``remote``, and ``s3`` for S3.
 
 Rooms before and after: see ``store``.
 
 Object stores rename nothing at once, so a version is written under its name, and is one when its manifest is
 there, which is written last; LATEST is written after that. What a save that was cut off left has no
 manifest: nobody reads it, and the next save of that number, or ``prune``, removes it.
+
+What always holds: a bucket is never made, so a name that was mistyped is an error. Whatever the place refuses
+becomes an error that names the URL, the bucket, and as whom the place was asked.
 """
 
 import contextlib
+import getpass
 from collections.abc import Iterator
 from typing import Any
 
 from pserver.checkpoint.manifest import LATEST, MANIFEST, version_number
 from pserver.checkpoint.store import checked_file, checked_version
 from pserver.checkpoint.tensors import Encoded
-from pserver.errors import CheckpointError, ConfigError
+from pserver.errors import CheckpointError, ConfigError, PserverError
 
 _BEGUN = "BEGUN"
 """The mark of a version that is being saved."""
@@ -32,6 +36,8 @@ class RemoteStore:
             root: the folder in it.
         """
         self._url, self._files, self._root = url, files, root.rstrip("/")
+        # Where paths begin with a bucket, it has no folders, and only the bucket could be made.
+        self._bucket = "" if root.startswith("/") else root.split("/", 1)[0]
 
     @property
     def where(self) -> str:
@@ -64,7 +70,7 @@ class RemoteStore:
         """Begin a version with a mark, which tells the other shards that they see the same place."""
         self.abandon(version)
         with self._named("write"):
-            self._files.makedirs(f"{self._root}/{checked_version(version)}", exist_ok=True)
+            self._make_folder(f"{self._root}/{checked_version(version)}")
             self._files.pipe_file(self._path(version, _BEGUN), b"\n")
 
     def has_begun(self, version: str) -> bool:
@@ -117,6 +123,22 @@ class RemoteStore:
             ):  # the last file of an object store's folder
                 self._files.rm(f"{self._root}/{version}", recursive=True)
 
+    def try_writing(self) -> None:
+        """Write a file and remove it.
+
+        Raises:
+            CheckpointError: the place refused.
+        """
+        probe = f"{self._root}/.saving-probe"
+        with self._named("write"):
+            self._make_folder(self._root)
+            self._files.pipe_file(probe, b"pserver")
+            self._files.rm_file(probe)
+
+    def _make_folder(self, path: str) -> None:
+        if not self._bucket:
+            self._files.makedirs(path, exist_ok=True)
+
     def _names(self) -> list[str]:
         """Return everything that is called like a version."""
         self._files.invalidate_cache()
@@ -135,11 +157,28 @@ class RemoteStore:
 
     @contextlib.contextmanager
     def _named(self, verb: str) -> Iterator[None]:
-        """Turn what the place refuses into an error that names it."""
+        """Turn what the place refuses into an error that names it, and who asked."""
         try:
             yield
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self._url}: cannot {verb} there: {error!r}") from error
+        except PserverError:
+            raise
+        except Exception as error:  # each file system of fsspec's raises what its libraries do
+            bucket = f"bucket {self._bucket}, " if self._bucket else ""
+            who = f"{bucket}user {getpass.getuser()}{_credentials(self._files)}"
+            raise CheckpointError(f"{self._url} ({who}): cannot {verb} there: {error!r}") from error
+
+
+def _credentials(files: Any) -> str:
+    """Return with which key S3 is asked and where it came from; nothing of other file systems."""
+    find = getattr(getattr(files, "session", None), "get_credentials", None)
+    if find is None:
+        return ""
+    from fsspec.asyn import sync
+
+    found = sync(files.loop, find)
+    if found is None:
+        return ", no credentials in the environment, in ~/.aws or of this machine"
+    return f", access key {found.access_key} of {found.method}"
 
 
 def open_remote(url: str, *, where: str, writes: bool) -> RemoteStore:
@@ -151,7 +190,8 @@ def open_remote(url: str, *, where: str, writes: bool) -> RemoteStore:
         writes: prove that files can be written there.
 
     Raises:
-        ConfigError: fsspec or what it needs for the scheme is not installed, or the place refused.
+        ConfigError: fsspec or what it needs for the scheme is not installed, or the place refused: it, and as
+            whom it was asked, are named.
     """
     try:
         import fsspec
@@ -160,12 +200,12 @@ def open_remote(url: str, *, where: str, writes: bool) -> RemoteStore:
             f"{where} {url}: URLs need fsspec: pip install 'pserver[remote]'"
         ) from error
     try:
-        files, root = fsspec.core.url_to_fs(url)
+        store = RemoteStore(url, *fsspec.core.url_to_fs(url))
         if writes:
-            files.makedirs(root, exist_ok=True)
-            probe = f"{root.rstrip('/')}/.saving-probe"
-            files.pipe_file(probe, b"pserver")
-            files.rm_file(probe)
+            store.try_writing()
     except (OSError, ValueError, ImportError) as error:
-        raise ConfigError(f"{where} {url}: cannot be used: {error}") from error
-    return RemoteStore(url, files, root)
+        hint = "; pip install 'pserver[s3]'" if url.startswith("s3:") else ""
+        raise ConfigError(f"{where} {url}: cannot be used: {error}{hint}") from error
+    except CheckpointError as error:
+        raise ConfigError(f"{where} {error}") from error
+    return store

@@ -1,5 +1,6 @@
 """Versions at a URL: the same promises as in a folder, without renames."""
 
+import getpass
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,9 +66,12 @@ def test_k5_a_url_is_refused_at_start_when_it_cannot_be_used(tmp_path: Path) -> 
     """An unknown scheme, and a place that is a file."""
     (tmp_path / "file").write_text("")
 
-    for url in ("nothing://x", f"file://{tmp_path}/file/x"):
-        with pytest.raises(ConfigError, match=f"--checkpoint-dir {url}: cannot be used"):
-            open_remote(url, where="--checkpoint-dir", writes=True)
+    with pytest.raises(ConfigError, match="--checkpoint-dir nothing://x: cannot be used"):
+        open_remote("nothing://x", where="--checkpoint-dir", writes=True)
+    url = f"file://{tmp_path}/file/x"
+    who = f"user {getpass.getuser()}"
+    with pytest.raises(ConfigError, match=rf"--checkpoint-dir {url} \({who}\): cannot write there"):
+        open_remote(url, where="--checkpoint-dir", writes=True)
     assert isinstance(open_remote(f"file://{tmp_path}", where="x", writes=True), RemoteStore)
 
 
