@@ -5,23 +5,29 @@ Rooms before and after: a training program gives its model, then makes and steps
 
 A layer's parameters are gathered before its forward and its backward, and given back after; between, a rank
 holds 1/N of them. torch does this on its own default process group, not on a ``Group``: the program calls
-``torch.distributed.init_process_group`` before (gloo on CPU, nccl on CUDA).
+``torch.distributed.init_process_group`` before, or ``default_group`` where it has a ``Group``. That group finds
+its own way between hosts, as torch documents (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME).
 
 What always holds: a rank's batch counts as much as another's (gradients are averaged without weights),
 and every rank takes as many steps: who has no batch makes the others wait.
 """
 
-from collections.abc import Sequence
+import contextlib
+import datetime
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore, PrefixStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from collective.errors import GroupError, no_module
+from collective.group import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,54 @@ def shard_fully(
     for name in layers:
         fully_shard(known[name], **how)
     fully_shard(model, **how)
+
+
+@contextlib.contextmanager
+def default_group(group: Group, *, device: str = "cpu") -> Iterator[None]:
+    """Have torch's default process group, of the ranks of a group. Every rank enters it.
+
+    Args:
+        group: all ranks of the run.
+        device: ``cuda`` sums by nccl what lies there.
+    """
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    store = HashStore() if group.store is None else group.store
+    dist.init_process_group(
+        backend,
+        store=PrefixStore("fully_shard", store),
+        rank=group.rank,
+        world_size=group.world_size,
+        timeout=datetime.timedelta(seconds=group.timeout_s),
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def layers_of(model: nn.Module) -> list[str]:
+    """Return the names of a model's layers: its children that have parameters; those of lists, one by one.
+
+    >>> layers_of(nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.ModuleList([nn.Linear(1, 1)])))
+    ['0', '2.0']
+    """
+    found = []
+    for name, child in model.named_children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            found += [f"{name}.{inner}" for inner in layers_of(child)]
+        elif any(True for _ in child.parameters()):
+            found.append(name)
+    return found
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """Return what this rank holds of a tensor; all of it, if it is not sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return all of a tensor. Every rank calls it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _device_mesh(options: FullOptions) -> DeviceMesh:

@@ -87,6 +87,11 @@ class Group:
         if roll is not None and self.world_size > 1:
             self.run("connecting", lambda: self._connect(roll.store))
 
+    @property
+    def store(self) -> Store | None:
+        """Return the store where the ranks met; None for one rank."""
+        return None if self._roll is None else self._roll.store
+
     def _connect(self, store: Store) -> None:
         # Underscored, but the one way to choose an address; torch's own tests make groups so.
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001

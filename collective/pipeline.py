@@ -16,6 +16,7 @@ one, it raises on all within the limit of the group: there with the exception, e
 ``StageError`` that says which. Owner: the training thread.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -69,7 +70,7 @@ class Pipeline:
         timetable: that it works by.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a rank's parts, by name
         self,
         stages: Sequence[Stage],
         timetable: Timetable,
@@ -78,6 +79,7 @@ class Pipeline:
         *,
         device: str | torch.device = "cpu",
         queue_bytes_max: int = BYTES_MAX,
+        within: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         """Take this rank's stages, and connect to the others.
 
@@ -88,6 +90,7 @@ class Pipeline:
             loss: of the last stage.
             device: of this rank's stages.
             queue_bytes_max: bytes on their way that may wait on this rank.
+            within: context of each forward pass and its loss, such as ``MixedPrecision.forward``.
 
         Raises:
             GroupError: stages, timetable and group do not belong together.
@@ -104,6 +107,7 @@ class Pipeline:
         self._group = group
         self._loss = loss
         self._device = torch.device(device)
+        self._within = within
         self._stages = {s.index: s for s in stages if timetable.rank_of(s.index) == group.rank}
         for stage in self._stages.values():
             stage.module.to(self._device)
@@ -209,7 +213,7 @@ class Pipeline:
         if inputs is None:
             self._held[stage.index, part] = None
         else:
-            with torch.enable_grad():
+            with torch.enable_grad(), self._within():
                 outputs = _tensors(stage, stage.module(*inputs))
                 if stage.index == self._last:
                     outputs = [self._weighted_loss(outputs[0], part)]

@@ -67,6 +67,7 @@ def cut_model(
     cuts: Sequence[str] = (),
     example: tuple[Tensor, ...] = (),
     group: Group | None = None,
+    uncut: Sequence[str] = (),
 ) -> list[Stage]:
     """Return the stages of a model.
 
@@ -77,13 +78,14 @@ def cut_model(
             model's ``StageEnd`` modules are; or, if it has none, where the weights are even.
         example: arguments to measure the forward time on; needed to choose cuts.
         group: ranks that choose the same cuts together.
+        uncut: names of modules that stay whole, such as those that are recomputed.
 
     Raises:
         GroupError: no such cut, or the model cannot be cut there. The message says why.
     """
     if not 1 <= stages <= STAGES_MAX:
         raise GroupError(f"a pipeline has 1 to {STAGES_MAX} stages, got {stages}")
-    graph = _trace(model)
+    graph = _trace(model, uncut)
     nodes = [node for node in graph.nodes if node.op not in _FREE]
     if cuts:
         begins = _begins_named(model, nodes, cuts)
@@ -107,15 +109,20 @@ def cut_model(
 
 
 class _Tracer(fx.Tracer):
+    def __init__(self, uncut: Sequence[str]) -> None:
+        super().__init__()
+        self._uncut = uncut
+
     @override
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, StageEnd) or super().is_leaf_module(m, module_qualified_name)
+        is_whole = isinstance(m, StageEnd) or module_qualified_name in self._uncut
+        return is_whole or super().is_leaf_module(m, module_qualified_name)
 
 
-def _trace(model: nn.Module) -> fx.Graph:
+def _trace(model: nn.Module, uncut: Sequence[str]) -> fx.Graph:
     """Trace the model's forward."""
     try:
-        return _Tracer().trace(model)
+        return _Tracer(uncut).trace(model)
     except Exception as error:  # the model's own code
         reason = str(error).splitlines()[0] if str(error) else repr(error)
         raise GroupError(

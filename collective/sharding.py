@@ -31,20 +31,34 @@ Source:
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from collective.errors import GroupError, TensorError
 from collective.group import Group, alone
+from collective.precision import LossScale
 from collective.ring import all_gather, own_chunk, reduce_scatter, ring_all_reduce
 
 MakeOptimizer = Callable[[Sequence[Tensor]], Optimizer]
 
 _WHOLE_TENSOR = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
 """Optimizers of torch whose step of a number depends on its tensor, or that take no plain gradients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """What an average was of.
+
+    Attributes:
+        weight: Σ weight over the ranks; 0: nobody had a batch, and there is nothing to step with.
+        ranks: that go on.
+    """
+
+    weight: float
+    ranks: int
 
 
 class ShardedOptimizer:
@@ -100,13 +114,18 @@ class ShardedOptimizer:
             part.copy_(parameter.detach().reshape(-1))
             parameter.data = part.view(parameter.shape)
 
-    def step(self, weight: float = 1.0, *, scaler: GradScaler | None = None) -> float:
+    @property
+    def chunk(self) -> nn.Parameter:
+        """Return the part of all parameters that this rank steps; its gradient is there after ``average``."""
+        return self._chunk
+
+    def step(self, weight: float = 1.0, *, scale: LossScale | None = None) -> float:
         """Average the gradients over the ranks, and step all parameters. All ranks call it.
 
         Args:
             weight: of this rank's gradients, such as the samples of its batch; 0: it had none.
-            scaler: by which the loss was scaled (``precision``), the same on all ranks. If a number of the
-                average is not finite, on whatever rank, no rank steps. The caller calls its ``update``.
+            scale: by which the loss was multiplied (``precision``), the same on all ranks; it is told of the step.
+                If a number of the average is not finite, on whatever rank, no rank steps.
 
         Returns:
             Σ weight over the ranks; 0: nobody had a batch, and nothing was stepped.
@@ -114,38 +133,61 @@ class ShardedOptimizer:
         Raises:
             MissingRanksError: a rank did not come; parameters hold neither old nor new values.
         """
-        # The weight is summed in the ring's order too, so all ranks divide by the same bits.
-        total = torch.tensor([weight], dtype=torch.float64)
-        for group in (self._group, self._replicas):
-            group.all_reduce(total, what="sharded step: weights")
-        if not float(total) > 0.0:
+        total = self.average(weight).weight
+        if not total:
             return 0.0
+        is_made = True
+        if scale is not None:
+            assert self._chunk.grad is not None, "it was averaged"
+            scale.take_off([self._chunk.grad])
+            is_made = self._is_finite(self._chunk.grad)
+            scale.update(is_made=is_made)
+        if is_made:
+            self.apply()
+        return total
+
+    def average(self, weight: float = 1.0, *, goes_on: bool = True) -> Averaged:
+        """Average the gradients over the ranks, so that ``chunk`` has its own. All ranks call it.
+
+        Args:
+            weight: of this rank's gradients.
+            goes_on: whether this rank has more batches, or may have; False: it takes part for the others' sake.
+
+        Raises:
+            MissingRanksError: a rank did not come.
+        """
+        # The weight is summed in the ring's order too, so all ranks divide by the same bits.
+        words = torch.tensor([weight, float(goes_on)], dtype=torch.float64)
+        for group in (self._group, self._replicas):
+            group.all_reduce(words, what="sharded step: weights")
+        found = Averaged(float(words[0]), int(words[1]))
+        if not found.weight > 0.0:
+            return Averaged(0.0, found.ranks)
         sums = self._weighed(weight)
         own = reduce_scatter(sums, self._group, what="sharded step: gradients")
         # A copy: a view would keep the whole in memory until the next step.
         chunk = sums[own].clone()
         del sums
         ring_all_reduce(chunk, self._replicas, what="sharded step: gradients of replicas")
-        self._chunk.grad = chunk.div_(float(total))
-        if scaler is None:
-            self.optimizer.step()
-        else:
-            self._step_scaled(scaler)
+        self._chunk.grad = chunk.div_(found.weight)
+        return found
+
+    def apply(self) -> None:
+        """Step this rank's chunk by its gradient, and gather those of all. All ranks call it.
+
+        Raises:
+            MissingRanksError: a rank did not come; parameters hold neither old nor new values.
+        """
+        self.optimizer.step()
         what = "sharded step: parameters"
         all_gather(self._flat, self._group, wire=self._flat.dtype, what=what)
-        return float(total)
 
-    def _step_scaled(self, scaler: GradScaler) -> None:
-        """Step if the averages of all chunks are finite. torch's scaler sees this rank's chunk only."""
-        assert self._chunk.grad is not None, "the caller has set it"
+    def _is_finite(self, gradient: Tensor) -> bool:
+        """Return whether the averages of all chunks are finite."""
         is_bad = torch.zeros(1)
-        is_bad += float(not self._chunk.grad.isfinite().all())
+        is_bad += float(not gradient.isfinite().all())
         self._group.maximum(is_bad, what="sharded step: are gradients finite")
-        if is_bad:
-            self._chunk.grad.fill_(
-                torch.inf
-            )  # so that every rank's scaler skips, and shrinks alike
-        scaler.step(self.optimizer)
+        return not is_bad
 
     def zero_grad(self) -> None:
         """Forget the gradients; call it before the next backward."""

@@ -62,7 +62,8 @@ class MeshWatch:
         )
         losses = told.flatten()
         spread = float(losses.std(correction=0))
-        if not spread <= LOSS_STD_MAX:  # NaN on some ranks too
+        # NaN on some ranks is another way; on all of them it is one.
+        if not spread <= LOSS_STD_MAX and not losses.isnan().all():
             distance = (losses - losses.median()).abs().nan_to_num(torch.inf)
             rank = int(distance.argmax())
             raise DivergedError(

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pserver import ConfigError, Given, nearest, read_paddle
+from trainer.aliases_dense import SWITCHES, split_off
 
 CONFIGS: Final = {
     "k_steps": "k_steps",
@@ -57,6 +58,7 @@ MEETING: Final = ("MASTER_ADDR", "MASTER_PORT")
 
 
 _KEYS = ("a_sync", "a_sync_configs")
+_THEIRS = (*_KEYS, *(f"{name}_configs" for name in SWITCHES))
 _TYPO = 0.8  # how alike two names are when one is taken for a misspelling of the other
 
 
@@ -93,27 +95,27 @@ class RunAliases:
         return given
 
     def from_file(self, values: dict[str, Any], *, where: str) -> tuple[dict[str, Any], Given]:
-        """Return the keys of ours, and what ``a_sync`` and ``a_sync_configs`` say.
+        """Return the keys of ours, and what PaddlePaddle's say: ``a_sync``, ``a_sync_configs``, those of ``aliases_dense``.
 
         Raises:
             pserver.ConfigError: a key has no counterpart here, or a value makes no sense.
         """
-        ours = {k: v for k, v in values.items() if k not in _KEYS}
+        ours, of_dense = split_off({k: v for k, v in values.items() if k not in _KEYS}, where)
         for key in ours:
-            if close := difflib.get_close_matches(key, _KEYS, 1, _TYPO):
+            if close := difflib.get_close_matches(key, _THEIRS, 1, _TYPO):
                 raise ConfigError(f"{where}.{key}: no such setting; did you mean {close[0]!r}?")
         configs = values.get("a_sync_configs", {})
         if "a_sync" not in values:
             if "a_sync_configs" in values:
                 raise ConfigError(f"{where}.a_sync_configs needs a_sync, true or false")
-            return ours, {}
+            return ours, of_dense
         a_sync = values["a_sync"]
         if not isinstance(a_sync, bool) or not isinstance(configs, dict):
             raise ConfigError(
                 f"{where}: a_sync must be true or false, and a_sync_configs a table, got "
                 f"{a_sync!r} and {configs!r}"
             )
-        return ours, _strategy(configs, where, is_async=a_sync)
+        return ours, {**of_dense, **_strategy(configs, where, is_async=a_sync)}
 
 
 def _meeting(environ: Mapping[str, str]) -> Given:

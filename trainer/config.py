@@ -8,8 +8,10 @@ how trainers work together (``strategy``), and of the model and process.
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
+from typing_extensions import override
 
 from pserver import AccessSettings, ClientSettings, Settings
+from trainer.computing import ComputingSettings, refuse_idle_computing
 from trainer.config_shown import ShownSettings
 from trainer.every import every_of
 from trainer.split import SplitSettings, is_split, refuse_idle
@@ -110,7 +112,9 @@ class DataSettings(Settings):
         return self
 
 
-class RunSettings(Strategy, DataSettings, SplitSettings, ShownSettings, AccessSettings):
+class RunSettings(
+    Strategy, DataSettings, SplitSettings, ComputingSettings, ShownSettings, AccessSettings
+):
     """One training run."""
 
     ps: Annotated[
@@ -219,9 +223,6 @@ class RunSettings(Strategy, DataSettings, SplitSettings, ShownSettings, AccessSe
     checkpoint_dir: Annotated[
         str | None, Field(description="folder of the checkpoints of embedded shards")
     ] = None
-    dense_optimizer: Annotated[
-        str, Field(description="rule of the dense part: sgd, adagrad or adam")
-    ] = "adam:lr=0.001"
     epochs: Annotated[int, Field(ge=1, le=10**6, description="passes over the data")] = 1
     steps: Annotated[
         int | None, Field(ge=1, description="stop after this many steps; none: all the data")
@@ -230,9 +231,6 @@ class RunSettings(Strategy, DataSettings, SplitSettings, ShownSettings, AccessSe
     seed: Annotated[
         int, Field(ge=0, lt=1 << 63, description="of first weights and generated rows")
     ] = 0
-    device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="of the dense part")] = (
-        "auto"
-    )
     threads: Annotated[
         int | None, Field(ge=1, le=1024, description="of torch; none: torch's own choice")
     ] = None
@@ -249,6 +247,7 @@ class RunSettings(Strategy, DataSettings, SplitSettings, ShownSettings, AccessSe
     def _check_split(self) -> Self:
         """Refuse what this trainer's part of the model does not read."""
         refuse_idle(self)
+        refuse_idle_computing(self)
         return self
 
     @model_validator(mode="after")
@@ -369,10 +368,19 @@ class RunSettings(Strategy, DataSettings, SplitSettings, ShownSettings, AccessSe
 
     def strategy(self) -> Strategy:
         """Return how trainers work together; the dense part of several is on the servers if not averaged."""
-        given = {n: getattr(self, n) for n in Strategy.model_fields if n in self.model_fields_set}
+        given = {
+            n: getattr(self, n)
+            for n in Strategy.model_fields
+            if n in self.model_fields_set and not self.reads_anyway(n)
+        }
         if self.trainers > 1 and self.dense != "allreduce" and not is_split(self):
             given["dense"] = "pserver"
         return Strategy(**given)
+
+    @override
+    def reads_anyway(self, name: str) -> bool:
+        """Return whether a knob of ``dense`` ``allreduce`` is read with another ``dense`` too."""
+        return name == "check_every" and self.stages > 1
 
     def client_settings(self) -> ClientSettings:
         """Return the part that the client is made with."""

@@ -1,16 +1,20 @@
-"""The dense part of a run: its module, device and optimizer, torch's own by the same short text as a table's rule.
+"""The dense part of a run: its module, device, precision and optimizer, by the same short text as a table's rule.
 
 Rooms before and after: ``cli`` brings ``adam:lr=0.001``; ``loop`` steps what is made here.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
-from torch import nn, optim
+from torch import Tensor, nn, optim
 
 import pserver
+from collective import GroupError
+from collective.precision import Kind, LossScale, MixedPrecision, ScaleRule
+from collective.recompute import recompute_layers
 from pserver import parse_rule
+from trainer.computing import layer_names
 from trainer.config import RunSettings
 from trainer.data import Data
 from trainer.errors import TrainerError
@@ -28,9 +32,11 @@ _DEFAULTS: Mapping[str, tuple[type[optim.Optimizer], Mapping[str, float]]] = {
     ),
 }
 
+_KINDS: Mapping[str, Kind] = {"off": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
 
 def make_dense_optimizer(
-    text: str, parameters: Iterable[nn.Parameter], *, where: str = "--dense-optimizer"
+    text: str, parameters: Iterable[Tensor], *, where: str = "--dense-optimizer"
 ) -> optim.Optimizer:
     """Return torch's optimizer for a rule such as ``adam:lr=0.001``.
 
@@ -87,7 +93,69 @@ def make_dense_module(settings: RunSettings, data: Data) -> tuple[nn.Module, int
         )
     except TrainerError as error:
         raise pserver.ConfigError(f"--dim: {error}") from error
+    recompute_named(settings, module)
     return module, dim
+
+
+def recompute_named(settings: RunSettings, module: nn.Module) -> None:
+    """Have the layers that the settings name computed again in backward.
+
+    Raises:
+        pserver.ConfigError: a name is no layer's; the nearest is named.
+    """
+    try:
+        recompute_layers(module, layer_names(settings))
+    except GroupError as error:
+        raise pserver.ConfigError(f"--recompute: {error}") from error
+
+
+def make_precision(settings: RunSettings) -> MixedPrecision:
+    """Return in what the dense part computes.
+
+    Raises:
+        pserver.ConfigError: its device is not there.
+    """
+    rule = ScaleRule(
+        first=settings.amp_scale,
+        grow_every=settings.amp_grow_every,
+        grow_by=settings.amp_grow_by,
+        shrink_after=settings.amp_shrink_after,
+        shrink_by=settings.amp_shrink_by,
+    )
+    device = choose_device(settings.device_here).type
+    return MixedPrecision(_KINDS[settings.amp], device=device, rule=rule)
+
+
+def scale_facts(scale: LossScale | None) -> dict[str, float]:
+    """Return what the watch list has of a scale."""
+    if scale is None:
+        return {}
+    return {"loss_scale": scale.value, "skipped_steps": float(scale.skipped)}
+
+
+def held_bytes(
+    parameters: Iterable[Tensor],
+    optimizer: optim.Optimizer | None,
+    *,
+    part: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+) -> dict[str, int]:
+    """Return the bytes that are held here of parameters, their gradients and their optimizer's state.
+
+    Args:
+        parameters: of the dense part.
+        optimizer: that steps them here; None: none does.
+        part: returns what of a tensor is held here.
+    """
+    held = list(parameters)
+    states = [] if optimizer is None else list(optimizer.state.values())
+    kinds = {
+        "parameters": held,
+        "gradients": [p.grad for p in held if p.grad is not None],
+        # Adam's counts of steps are no arrays.
+        "state": [v for vs in states for v in vs.values() if isinstance(v, Tensor) and v.dim()],
+    }
+    parts = {kind: [part(tensor) for tensor in tensors] for kind, tensors in kinds.items()}
+    return {kind: sum(t.numel() * t.element_size() for t in ts) for kind, ts in parts.items()}
 
 
 def choose_device(name: str) -> torch.device:

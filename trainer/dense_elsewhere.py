@@ -25,6 +25,7 @@ from collective import GroupError
 from collective.hetero import Fact
 from collective.hetero_sender import Place, Sender
 from trainer.config import RunSettings
+from trainer.modes.base import Mode
 from trainer.split import micro_batches
 from trainer.split_dense import SplitDense
 
@@ -80,6 +81,14 @@ class DenseElsewhere(SplitDense):
         """Return the (B,) logits of rows that are scored, once nobody trains any more."""
         answers = [self._sender.score(part) for part in self._split(rows, dense)]
         return torch.cat([answer.result()[0] for answer in answers])
+
+    @override
+    def settle(self, mode: Mode | None = None) -> float | None:
+        return None if mode is None else mode.clip(())
+
+    @override
+    def held_bytes(self) -> dict[str, int]:
+        return {}
 
     @override
     def step(self) -> None:

@@ -20,22 +20,30 @@ from torch.nn import functional
 from typing_extensions import override
 
 import pserver
-from collective import GroupError, Reducer, Summer, check_same, give_from_first, plan_buckets
+from collective import GroupError, give_from_first
 from collective.group import Group
 from collective.mesh import Mesh, make_mesh
 from collective.pipeline import Pipeline
 from collective.pipeline_cut import cut_model
 from collective.pipeline_timetable import bubble_formula, make_timetable
+from trainer.computing import layer_names, sharding_degree
 from trainer.config import RunSettings
 from trainer.data import Data
-from trainer.dense import choose_device, make_dense_optimizer
+from trainer.dense import choose_device, make_precision
 from trainer.meet import meet
+from trainer.modes.base import Mode
 from trainer.split import micro_batches
 from trainer.split_dense import SplitDense
+from trainer.stage_steps import StageSteps
 
 
 class DenseInStages(SplitDense):
-    """A dense module of which this trainer computes and steps some stages."""
+    """A dense module of which this trainer computes and steps some stages.
+
+    Attributes:
+        whole: the module; parameters of other trainers' stages are those of the start until ``finish``.
+        steps: what steps this trainer's stages.
+    """
 
     def __init__(
         self, whole: nn.Module, settings: RunSettings, example: tuple[Tensor, ...]
@@ -55,10 +63,15 @@ class DenseInStages(SplitDense):
         super().__init__()
         self.whole = whole
         group = meet(settings, timeout_s=settings.barrier_timeout)
-        self._mesh, self._talk = _groups(group, settings.stages // settings.virtual)
+        self._mesh, self._talk = _groups(group, settings)
         cuts = settings.cut.split(",") if settings.cut else ()
         stages = cut_model(
-            whole, settings.stages, cuts=[cut.strip() for cut in cuts], example=example, group=group
+            whole,
+            settings.stages,
+            cuts=[cut.strip() for cut in cuts],
+            example=example,
+            group=group,
+            uncut=layer_names(settings),
         )
         give_from_first(whole.named_parameters(), group)
         timetable = make_timetable(
@@ -75,15 +88,12 @@ class DenseInStages(SplitDense):
             self._loss,
             device=self._device,
             queue_bytes_max=settings.stage_queue_bytes,
+            within=make_precision(settings).forward,
         )
         self._own = dict(self._pipeline.named_parameters())
-        self._optimizer = None
-        self._reducer = None
-        if self._own:  # a stage may have no weights
-            self._optimizer = make_dense_optimizer(settings.dense_optimizer, self._own.values())
-        if self._own and self._mesh.data.world_size > 1:
-            buckets = plan_buckets(self._own.items())
-            self._reducer = Reducer(Summer(self._mesh.data, "ring"), buckets)
+        self.steps = StageSteps(self._own, self._mesh, settings=settings)
+        self._clip_norm = settings.clip_norm
+        self._loss_now = 0.0
         self._samples = 0
         self._logits: list[Tensor] = []
         self._step_s = 0.0
@@ -120,23 +130,31 @@ class DenseInStages(SplitDense):
         return logits
 
     @override
+    def settle(self, mode: Mode | None = None) -> float | None:
+        self.steps.average(self._samples)
+        if mode is None:
+            if self._clip_norm is not None:
+                self.steps.cut(self.steps.squares(0.0, 0) ** 0.5)
+            return None
+        samples = self._samples
+        norm = mode.clip(
+            (),
+            dense_squares=0.0,
+            over_ranks=lambda rows: self.steps.squares(rows, samples),
+        )
+        self.steps.cut(norm)
+        return norm
+
+    @override
     def step(self) -> None:
-        samples, self._samples = self._samples, 0
-        if self._reducer is not None:
-            self._reducer.begin(float(samples))
-            samples = int(self._reducer.wait())
-        if self._optimizer is not None and samples:
-            self._optimizer.step()
+        self.steps.step(self._loss_now, self._samples)
+        self._samples, self._loss_now = 0, 0.0
 
     @override
     def finish(self) -> None:
         """End training well: take part until all pipelines are at their end, and gather the whole."""
-        while self._reducer is not None and self._reducer.without_batch():
-            assert self._optimizer is not None, "there are weights where there is a reducer"
-            self._optimizer.step()
-        if self._reducer is not None:
-            self._reducer.close()
-        check_same(self._own.items(), self._mesh.data, what="the end of training")
+        self.steps.zero_grad()
+        self.steps.take_part()
         times = torch.tensor([self._pipeline.queue.wait_s, self._step_s], dtype=torch.float64)
         self._pipeline.close()
         self._is_finished = True
@@ -150,6 +168,10 @@ class DenseInStages(SplitDense):
             with torch.no_grad():
                 parameter.copy_(values)
         self.whole.to(self._device)
+
+    @override
+    def held_bytes(self) -> dict[str, int]:
+        return self.steps.held_bytes()
 
     @override
     def facts(self, *, seconds: float) -> dict[str, float]:
@@ -169,28 +191,29 @@ class DenseInStages(SplitDense):
         self._logits.clear()
         stepped = self._pipeline.step(inputs, labels)
         self._step_s += time.perf_counter() - begin_s
-        self._samples = len(labels)
+        self._samples, self._loss_now = len(labels), stepped.loss
         logits = torch.cat([*self._logits, torch.zeros(0 if self._logits else len(labels))])
         self._talk.all_reduce(logits, what="logits")
         return stepped.loss, logits
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a micro-batch; keeps its logits."""
+        logits = logits.float()
         self._logits.append(logits.detach().cpu())
         return functional.binary_cross_entropy_with_logits(logits, labels)
 
 
-def _groups(group: Group, ranks: int) -> tuple[Mesh, Group]:
+def _groups(group: Group, settings: RunSettings) -> tuple[Mesh, Group]:
     """Return the groups of this trainer, and one more of its pipeline, for what is no parcel."""
-    mesh = make_mesh(group, pipeline=ranks)
+    ranks = settings.stages // settings.virtual
+    mesh = make_mesh(group, pipeline=ranks, sharding=sharding_degree(settings))
     places = range(group.world_size)
     pipelines = [places[begin : begin + ranks] for begin in places[::ranks]]
     return mesh, group.split(pipelines, name="logits")
 
 
-def example_of(data: Data, settings: RunSettings, *, dim: int) -> tuple[Tensor, Tensor]:
+def example_of(data: Data, *, dim: int, samples: int) -> tuple[Tensor, Tensor]:
     """Return rows and dense features of a batch's shapes."""
-    samples = settings.batch_size
     return torch.zeros(samples, data.num_slots, dim), torch.zeros(samples, data.num_dense)
 
 

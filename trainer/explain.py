@@ -57,7 +57,7 @@ def explain(settings: RunSettings, origins: Mapping[str, str]) -> list[Explained
         origin = origins[name]
         if value != own:  # the dense part of several trainers
             origin = f"default with {settings.trainers} trainers"
-        is_read = name in read or name not in Strategy.model_fields
+        is_read = name in read or name not in Strategy.model_fields or settings.reads_anyway(name)
         if name.startswith("master"):
             meets = settings.role == "dense" or settings.stages > 1
             is_read = strategy.dense == "allreduce" or meets

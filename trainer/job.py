@@ -19,19 +19,19 @@ from trainer.checkpoint import RunCheckpoints
 from trainer.config import RunSettings
 from trainer.data import Data, choose_data, passes, share
 from trainer.dataset import Batch
-from trainer.dense import choose_device, make_dense_module, make_dense_optimizer
-from trainer.dense_elsewhere import DenseElsewhere, reach_dense_trainers
-from trainer.dense_in_stages import example_of, make_dense_in_stages
-from trainer.embedding import EmbeddingBag
-from trainer.job_dense import run_dense, run_facts
+from trainer.dense import choose_device, held_bytes, scale_facts
+from trainer.dense_elsewhere import DenseElsewhere
+from trainer.job_dense import run_dense
+from trainer.job_model import TABLE, make_ctr_model
 from trainer.job_stage import run_stage
+from trainer.kept import Taken
 from trainer.loop import CtrModel, DenseStep, Score, StepReport, score, train
 from trainer.lost import lost_texts, settled
-from trainer.meet import meet
 from trainer.metrics import RunMetrics, metrics_page
-from trainer.modes import Mode, make_mode
+from trainer.modes import make_mode
 from trainer.modes.dense import DenseOnServers
-from trainer.modes.dense_ranks import DenseOverRanks, make_dense_over_ranks
+from trainer.modes.dense_buckets import InBuckets
+from trainer.modes.dense_ranks import DenseOverRanks
 from trainer.modes.grouped import GroupMode
 from trainer.progress import ProgressView, Tell, say
 from trainer.ranges import RangeSource, choose_range_rows
@@ -39,15 +39,9 @@ from trainer.split import in_force, share_of, stage_rank
 from trainer.split_dense import SplitDense
 from trainer.summary import Summary, finite
 from trainer.watch import Facts, Watch, warnings
-from trainer.ways import ways_text
+from trainer.ways import sharing_text, ways_text
 
 _OTHERS_POLL_S = 0.1  # between two looks at who has left
-
-TABLE = "embedding"
-"""Name of the table that built-in models use."""
-
-DENSE_TABLE = "dense"
-"""Name of the dense table with the weights of their dense part."""
 
 
 def _connect(settings: RunSettings) -> pserver.Client:
@@ -62,53 +56,6 @@ def _connect(settings: RunSettings) -> pserver.Client:
         )
     connect_s = min(settings.give_up_after, settings.barrier_timeout)
     return pserver.connect(settings.ps, settings=settings.client_settings(), connect_s=connect_s)
-
-
-def make_ctr_model(mode: Mode, settings: RunSettings, data: Data) -> tuple[CtrModel, DenseStep]:
-    """Return the model that the settings name, its tables made, and what steps its dense part.
-
-    Raises:
-        pserver.ConfigError: a setting cannot work.
-        pserver.SpecMismatchError: the servers have the table with another spec.
-    """
-    device = choose_device(settings.device_here)
-    dense, dim = make_dense_module(settings, data)
-    bag = EmbeddingBag(
-        mode,
-        TABLE,
-        dim=dim,
-        pooling="sum",
-        optimizer=settings.optimizer,
-        initializer=settings.initializer,
-        seed=settings.seed,
-        row_dtype=settings.row_dtype,
-        storage=settings.storage,
-        accessor=settings.accessor,
-        embedx_optimizer=settings.embedx_optimizer,
-        admission=settings.admission,
-        device=device,
-        on_nan=settings.on_nan,
-        ttl_days=settings.ttl_days,
-        evict=settings.evict,
-    )
-    if settings.role == "embed":  # the module that was made has shown that the dim suits the model
-        elsewhere = reach_dense_trainers(settings, run_facts(settings, data, dim=dim))
-        return CtrModel(bag, elsewhere, device=device), elsewhere
-    if settings.stages > 1:
-        staged = make_dense_in_stages(settings, dense, example_of(data, settings, dim=dim))
-        return CtrModel(bag, staged, device=device), staged
-    return CtrModel(bag, dense, device=device), _dense_step(mode, settings, dense.to(device))
-
-
-def _dense_step(mode: Mode, settings: RunSettings, dense: torch.nn.Module) -> DenseStep:
-    """Return what steps the dense part, where the settings have it."""
-    rule, strategy = settings.dense_optimizer, settings.strategy()
-    if strategy.dense == "local":
-        return make_dense_optimizer(rule, dense.parameters())
-    if strategy.dense == "allreduce":
-        group = meet(settings, timeout_s=settings.allreduce_timeout)
-        return make_dense_over_ranks(group, dense, mode=mode, optimizer=rule, strategy=strategy)
-    return DenseOnServers(mode, dense.parameters(), table=DENSE_TABLE, optimizer=rule)
 
 
 def run(
@@ -155,10 +102,12 @@ def _run(settings: RunSettings, on_step: Callable[[StepReport], None], tell: Tel
         model, optimizer = make_ctr_model(mode, settings, data)
         if isinstance(optimizer, SplitDense):
             stack.enter_context(optimizer)
-        if isinstance(optimizer, DenseOverRanks) and not settings.trainer_id:
-            text = ways_text(model.bag, model.dense, optimizer, settings.strategy())
-            _say(text)
-            tell({"ways": text})
+        if isinstance(optimizer, DenseOverRanks):
+            stack.callback(optimizer.close)
+            if not settings.trainer_id:
+                text = _ways(model, optimizer, settings)
+                _say(text)
+                tell({"ways": text})
         parts = Parts(model, optimizer, mode, data, metrics)
         trained = _train(parts, settings=settings, on_step=on_step, tell=tell)
         held_out = None
@@ -166,6 +115,13 @@ def _run(settings: RunSettings, on_step: Callable[[StepReport], None], tell: Tel
             wait_for_others(client, timeout_s=settings.barrier_timeout)
             held_out = _score(model, optimizer, data)
         return _summary(settings, data, client, held_out, trained=trained)
+
+
+def _ways(model: CtrModel, dense: DenseOverRanks, settings: RunSettings) -> str:
+    """Return where the tensors of an averaged dense part go."""
+    if isinstance(dense, InBuckets):
+        return ways_text(model.bag, model.dense, dense, settings.strategy())
+    return sharing_text(model.dense, settings)
 
 
 def _say(text: str) -> None:
@@ -205,6 +161,7 @@ def _train(
 ) -> Trained:
     """Train on this trainer's rows."""
     mode, watch = parts.mode, Watch()
+    taken = _look_at_memory(parts, settings)
     checkpoints = RunCheckpoints(settings, parts.model, parts.optimizer, mode)
     done = checkpoints.resume() if settings.resume else 0
     ranges = _ranges(parts, settings)
@@ -229,6 +186,7 @@ def _train(
                 depth = mode.client.queue_depth
                 watch.step(step, queue_depth=depth)
                 view.update(step, queue_depth=depth)
+                taken.step()
             metrics.step(step, loss=watch.loss)
             if step.batch.num_samples:
                 on_step(step)
@@ -247,15 +205,35 @@ def _train(
     metrics.end()
     seconds = time.perf_counter() - begin_s
     comm = parts.model.bag.comm
-    pull_share, push_share = (
-        (part_s / seconds if seconds else 0.0) for part_s in (comm.pull_s, comm.push_s)
-    )
-    facts = watch.facts(mode.facts(), pull_share=pull_share, push_share=push_share)
-    if isinstance(optimizer, DenseOverRanks | SplitDense):
-        facts.update(optimizer.facts(seconds=seconds))
+    shares = [part_s / seconds if seconds else 0.0 for part_s in (comm.pull_s, comm.push_s)]
+    facts = watch.facts(mode.facts(), pull_share=shares[0], push_share=shares[1])
+    facts |= _dense_facts(parts, seconds=seconds) | taken.facts()
     if ranges is not None:
         facts["ranges_again"] = float(ranges.again)
-    return Trained(watch.steps, watch.samples, seconds, view.auc, pull_share + push_share, facts)
+    return Trained(watch.steps, watch.samples, seconds, view.auc, sum(shares), facts)
+
+
+def _dense_facts(parts: Parts, *, seconds: float) -> Facts:
+    """Return the watch list of what steps the dense part."""
+    if isinstance(parts.optimizer, DenseOverRanks | SplitDense):
+        return parts.optimizer.facts(seconds=seconds)
+    return scale_facts(parts.model.precision.scale)
+
+
+def _look_at_memory(parts: Parts, settings: RunSettings) -> Taken:
+    """Return what measures what the dense part takes."""
+    # Gathered parameters of stage 3 could not be told from what is kept.
+    module = None if settings.sharding_stage == 3 else parts.model.dense
+    return Taken(module, lambda: _held_bytes(parts))
+
+
+def _held_bytes(parts: Parts) -> dict[str, int]:
+    """Return the bytes that this trainer holds of the dense part's parameters, gradients and state."""
+    optimizer = parts.optimizer
+    if isinstance(optimizer, DenseOverRanks | SplitDense):
+        return optimizer.held_bytes()
+    own = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+    return held_bytes(parts.model.dense.parameters(), own)
 
 
 def _dense_wait_s(optimizer: DenseStep) -> float:
@@ -320,6 +298,8 @@ def _score(model: CtrModel, optimizer: DenseStep, data: Data) -> Score:
     """Return how good the model is on the held-out rows, with the weights that are on the servers."""
     if isinstance(optimizer, DenseOnServers):
         optimizer.take_latest()
+    if isinstance(optimizer, DenseOverRanks):
+        model.dense = optimizer.trained
     return score(model, data.held_out())
 
 

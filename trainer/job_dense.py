@@ -24,13 +24,21 @@ from torch.nn import functional
 import pserver
 from collective import Group, GroupError, check_same, give_from_first
 from collective.hetero import Fact, Receiver, StepEnd, Work
+from collective.precision import MixedPrecision
 from trainer.config import RunSettings
 from trainer.data import Data
 from trainer.dataset import Batch
-from trainer.dense import choose_device, make_dense_optimizer
+from trainer.dense import (
+    choose_device,
+    held_bytes,
+    make_dense_optimizer,
+    make_precision,
+    recompute_named,
+)
 from trainer.errors import TrainerError
 from trainer.loop import StepReport
 from trainer.meet import meet
+from trainer.memory import memory_facts
 from trainer.model import make_model
 from trainer.part import PartTrained, part_summary
 from trainer.progress import ProgressView, Tell
@@ -65,7 +73,13 @@ class DensePart:
     """
 
     def __init__(
-        self, module: nn.Module, *, optimizer: str, group: Group, device: torch.device
+        self,
+        module: nn.Module,
+        *,
+        optimizer: str,
+        group: Group,
+        device: torch.device,
+        precision: MixedPrecision | None = None,
     ) -> None:
         """Give every dense trainer the parameters of the first. Every one makes this.
 
@@ -74,6 +88,7 @@ class DensePart:
             optimizer: torch's, see ``make_dense_optimizer``.
             group: of the dense trainers.
             device: of the module.
+            precision: in what it computes while it trains; None: float32.
 
         Raises:
             pserver.ConfigError: the optimizer is unknown.
@@ -83,6 +98,7 @@ class DensePart:
         self._module = module.to(device)
         self._device = device
         self._group = group
+        self._precision = precision or MixedPrecision()
         self._optimizer = make_dense_optimizer(optimizer, module.parameters())
         self._state = [*module.named_parameters(), *module.named_buffers()]
         give_from_first(self._state, group)
@@ -101,7 +117,9 @@ class DensePart:
         self._module.train()
         rows, dense, labels = (tensor.to(self._device) for tensor in work.tensors)
         rows.requires_grad_()
-        logits = self._module(rows, dense)
+        with self._precision.forward():
+            logits = self._module(rows, dense)
+        logits = logits.float()
         loss = functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
         loss.backward()  # type: ignore[no-untyped-call]
         assert rows.grad is not None
@@ -133,6 +151,10 @@ class DensePart:
         return StepReport(
             self.steps, _batch(labels), loss, torch.sigmoid(logits).numpy(), float(flat.norm())
         )
+
+    def held_bytes(self) -> dict[str, int]:
+        """Return the bytes that are held here of parameters, gradients and optimizer state."""
+        return held_bytes(self._module.parameters(), self._optimizer)
 
     def finish(self) -> None:
         """Compare the parameters with the other dense trainers' at the end."""
@@ -189,7 +211,14 @@ def _dense_part(
         )
     except TrainerError as error:
         raise pserver.ConfigError(f"the embedding trainers' rows: {error}") from error
-    return DensePart(module, optimizer=settings.dense_optimizer, group=group, device=device)
+    recompute_named(settings, module)
+    return DensePart(
+        module,
+        optimizer=settings.dense_optimizer,
+        group=group,
+        device=device,
+        precision=make_precision(settings),
+    )
 
 
 def _train(
@@ -228,6 +257,7 @@ def _train(
     trained.facts = {
         "embed_wait_share": trained.wait_share,
         "stage_queue_bytes_max": float(receiver.peak_bytes),
+        **memory_facts(part.held_bytes()),
     }
     return trained
 

@@ -15,7 +15,8 @@ import torch
 from trainer.config import RunSettings
 from trainer.data import choose_data, passes, share
 from trainer.dense import make_dense_module
-from trainer.dense_in_stages import DenseInStages, example_of, make_dense_in_stages
+from trainer.dense_in_stages import example_of, make_dense_in_stages
+from trainer.kept import Taken
 from trainer.loop import StepReport
 from trainer.part import PartTrained, part_summary
 from trainer.progress import ProgressView, Tell
@@ -40,9 +41,12 @@ def run_stage(
     """
     data = choose_data(settings, batch_size=settings.batch_size, seed=settings.seed)
     dense, dim = make_dense_module(settings, data)
-    stages = make_dense_in_stages(settings, dense, example_of(data, settings, dim=dim))
+    stages = make_dense_in_stages(
+        settings, dense, example_of(data, dim=dim, samples=settings.batch_size)
+    )
     begin, end = share(data.rows, *share_of(settings))
     trained, begin_s = PartTrained(), time.perf_counter()
+    taken = Taken(None, stages.held_bytes)
     title = f"stage {stage_rank(settings)} of {settings.model}"
     with stages, ProgressView(title=title, steps=None, tell=tell) as view:
         batches = passes(data, epochs=settings.epochs, begin=begin, end=end)
@@ -51,6 +55,7 @@ def run_stage(
             loss, logits = 0.0, torch.empty(0)
             if batch.num_samples:
                 loss, logits = stages.follow(torch.from_numpy(batch.labels))
+            stages.settle()
             stages.step()
             trained.seconds = time.perf_counter() - begin_s
             if not batch.num_samples:
@@ -58,14 +63,11 @@ def run_stage(
             probabilities = torch.sigmoid(logits).numpy()
             report = StepReport(trained.watch.steps + 1, batch, loss, probabilities)
             trained.watch.step(report, queue_depth=0)
+            taken.step()
             view.update(report, queue_depth=0)
             on_step(report)
         stages.finish()
     trained.auc = view.auc
-    _add_facts(trained, stages)
-    return part_summary(settings, trained, data=data.source, mode=settings.mode)
-
-
-def _add_facts(trained: PartTrained, stages: DenseInStages) -> None:
-    trained.facts = stages.facts(seconds=trained.seconds)
+    trained.facts = stages.facts(seconds=trained.seconds) | taken.facts()
     trained.wait_share = trained.facts["stage_wait_share"]
+    return part_summary(settings, trained, data=data.source, mode=settings.mode)

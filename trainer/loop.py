@@ -14,6 +14,7 @@ What always holds:
 """
 
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -30,6 +31,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 import pserver
+from collective.precision import MixedPrecision
 from trainer.dataset.batch import Batch
 from trainer.embedding import EmbeddingBag, Fetch
 from trainer.evaluate import auc, log_loss
@@ -57,17 +59,26 @@ class DenseStep(Protocol):
 class CtrModel(nn.Module):
     """A table's rows and a dense part that together give one logit a sample."""
 
-    def __init__(self, bag: EmbeddingBag, dense: nn.Module, *, device: torch.device) -> None:
+    def __init__(
+        self,
+        bag: EmbeddingBag,
+        dense: nn.Module,
+        *,
+        device: torch.device,
+        precision: MixedPrecision | None = None,
+    ) -> None:
         """Join the two.
 
         Args:
             bag: a module with pooling "sum".
             dense: called with rows (B, F, D) and dense features (B, num_dense).
             device: of the dense part.
+            precision: in what it computes while it trains; None: float32.
         """
         super().__init__()
         self.bag = bag
         self.dense = dense.to(device)
+        self.precision = precision or MixedPrecision()
         self._device = device
 
     def fetch(self, batch: Batch, *, distinct: pserver.Distinct | None = None) -> Fetch:
@@ -85,18 +96,36 @@ class CtrModel(nn.Module):
     @override
     def forward(self, batch: Batch, fetch: Fetch) -> Tensor:
         """Return the (B,) logits of a batch."""
-        rows = self.pooled(batch, fetch)
-        logits: Tensor = self.dense(rows, torch.from_numpy(batch.dense).to(self._device))
-        return logits
+        return self._logits(self.pooled(batch, fetch), batch)
 
-    def learn(self, batch: Batch, fetch: Fetch) -> tuple[float, Tensor]:
-        """Hand over the gradients of a batch's mean loss; return the loss and the (B,) logits."""
+    def _logits(self, rows: Tensor, batch: Batch) -> Tensor:
+        dense = torch.from_numpy(batch.dense).to(self._device)
+        if not self.training:
+            return self.dense(rows, dense)  # type: ignore[no-any-return]
+        with self.precision.forward():
+            logits: Tensor = self.dense(rows, dense)
+        return logits.float()
+
+    def learn(
+        self, batch: Batch, fetch: Fetch, *, loss_factor: float = 1.0
+    ) -> tuple[float, Tensor]:
+        """Hand over the gradients of a batch's mean loss; return the loss and the (B,) logits.
+
+        Args:
+            batch: of at least one sample.
+            fetch: its rows.
+            loss_factor: by which the dense part's gradients are multiplied; the rows' are not.
+        """
         if isinstance(self.dense, SplitDense):
             dense = torch.from_numpy(batch.dense)
             return self.dense.learn(self.pooled(batch, fetch), dense, self.labels(batch))
-        logits = self(batch, fetch)
+        rows, scale = self.pooled(batch, fetch), self.precision.scale
+        factor = loss_factor if scale is None else loss_factor * scale.value
+        if factor != 1.0:
+            rows.register_hook(lambda grad: grad / factor)  # type: ignore[no-untyped-call]
+        logits = self._logits(rows, batch)
         loss = functional.binary_cross_entropy_with_logits(logits, self.labels(batch))
-        loss.backward()  # type: ignore[no-untyped-call]
+        self.precision.backward(loss if loss_factor == 1.0 else loss * loss_factor)
         return loss.item(), logits.detach()
 
     def labels(self, batch: Batch) -> Tensor:
@@ -261,19 +290,39 @@ def _step(
     if not batch.num_samples:
         _step_without_samples(optimizer, mode)
         return StepReport(step, batch, 0.0, np.empty(0, np.float32))
-    loss, logits = model.learn(batch, fetch)
+    factor = 1.0 if over_ranks is None else over_ranks.loss_factor
+    loss, logits = model.learn(batch, fetch, loss_factor=factor)
+    norm, is_made = None, True
     if over_ranks is not None:
         norm = over_ranks.average(loss=loss)
-    else:
-        norm = None if mode is None else mode.clip(model.dense.parameters())
-    optimizer.step()
+        is_made = over_ranks.is_made
+    elif isinstance(optimizer, SplitDense):
+        norm = optimizer.settle(mode)
+    elif mode is not None:
+        norm, is_made = _settle(model, mode)
+    if is_made or over_ranks is not None:
+        optimizer.step()
     probabilities = torch.sigmoid(logits).cpu().numpy()
     report = StepReport(step, batch, loss, probabilities, norm)
     if mode is not None:
         begin = time.perf_counter()
-        mode.end_step(samples=batch.num_samples, loss=report.loss)
+        mode.end_step(samples=batch.num_samples if is_made else 0, loss=report.loss)
         model.bag.comm.push_s += time.perf_counter() - begin
     return report
+
+
+def _settle(model: CtrModel, mode: Mode) -> tuple[float, bool]:
+    """Cut the gradients of a trainer that averages nothing; return their norm, and whether to step."""
+    parameters, scale = list(model.dense.parameters()), model.precision.scale
+    if scale is None:
+        return mode.clip(parameters), True
+    scale.take_off([p.grad for p in parameters if p.grad is not None])
+    norm = mode.clip(parameters)
+    is_made = math.isfinite(norm)
+    scale.update(is_made=is_made)
+    if not is_made:
+        mode.forget_step()
+    return norm, is_made
 
 
 def _step_without_samples(optimizer: DenseStep, mode: Mode | None) -> None:
@@ -281,6 +330,8 @@ def _step_without_samples(optimizer: DenseStep, mode: Mode | None) -> None:
     assert mode is not None, "only rounds and steps with others have some without samples"
     if isinstance(optimizer, DenseOverRanks):
         optimizer.average()
+    if isinstance(optimizer, SplitDense):
+        optimizer.settle(mode)
     if isinstance(optimizer, DenseOverRanks | SplitDense):
         optimizer.step()
     if mode.in_rounds:

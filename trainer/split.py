@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import Field
 
 from pserver import Settings, nearest
+from trainer.computing import SCALING, SHARDING
 from trainer.strategy import ALLREDUCE
 
 if TYPE_CHECKING:
@@ -48,19 +49,21 @@ _IDLE_IN_EMBED: Final = {
     "resume": "the dense part is elsewhere",
     "max_staleness": "all trainers go step by step with the dense ones",
     **dict.fromkeys(("stages", *_ONLY_STAGES), "the dense part is in the trainers with role dense"),
+    **dict.fromkeys((*SHARDING, *SCALING), "the dense part is in the trainers with role dense"),
+    **dict.fromkeys(("recompute", "amp"), _THERE),
 }
 """What nothing reads where the dense part is not, and what to do."""
 
 _READ_IN_DENSE: Final = (
     *("role", "listen", "stage_queue_bytes", "model", "dim", "dense_optimizer", "seed", "device"),
     *("threads", "trainers", "trainer_id", "master", "master_store", "barrier_timeout"),
+    *("recompute", "amp"),
 )
 
 _IDLE_IN_STAGES: Final = {
     "next": "give role embed, without stages",
     "listen": "give role dense, without stages",
     "dense": "the dense part is in the stages",
-    "clip_norm": "the norm of rows and all stages is known in no one place",
     "checkpoint_every": "each trainer has a part of the dense weights; `pserver checkpoint save` "
     "saves the tables",
     "resume": "each trainer has a part of the dense weights",
@@ -71,6 +74,14 @@ _IDLE_IN_STAGES: Final = {
 
 _INSTEAD: Final = {"next": "listen", "optimizer": "dense_optimizer", "ps": "listen"}
 """What somebody may have meant in role dense, where the nearest name is another one."""
+
+_IDLE_IN_DENSE: Final = {
+    **dict.fromkeys(
+        SHARDING, "each dense trainer has all of the optimizer; use dense allreduce, or stages"
+    ),
+    **dict.fromkeys(SCALING, "amp fp16 is no choice there; use amp bf16"),
+}
+"""What nothing reads in role dense, where no name is near."""
 
 
 class SplitSettings(Settings):
@@ -147,7 +158,7 @@ def reads(settings: "RunSettings", name: str) -> bool:
     if settings.role == "embed":
         return name not in _IDLE_IN_EMBED and name not in ALLREDUCE
     if settings.stages > 1:
-        return name not in _IDLE_IN_STAGES and name not in ALLREDUCE
+        return name not in _IDLE_IN_STAGES and (name not in ALLREDUCE or name == "check_every")
     return name not in _ONLY_WITH
 
 
@@ -155,7 +166,7 @@ def in_force(settings: "RunSettings") -> dict[str, object]:
     """Return the knobs of the strategy that a run reads, and where its dense part is."""
     knobs = {n: v for n, v in settings.strategy().in_force().items() if reads(settings, n)}
     if settings.stages > 1:
-        return {**knobs, "dense": "stages"}
+        return {**knobs, "check_every": settings.check_every, "dense": "stages"}
     return knobs if settings.role == "all" else {**knobs, "dense": "dense_trainers"}
 
 
@@ -202,6 +213,8 @@ def _instead(settings: "RunSettings", name: str) -> str:
 def _instead_in_role(role: str, name: str) -> str:
     if role == "embed":
         return f": {_IDLE_IN_EMBED.get(name, 'no trainer averages a dense part')}"
+    if name in _IDLE_IN_DENSE:
+        return f": {_IDLE_IN_DENSE[name]}"
     if name in _INSTEAD:
         return f"; did you mean {_INSTEAD[name]!r}?"
     return f"; {nearest(name, _READ_IN_DENSE)}"

@@ -2,13 +2,15 @@
 
 Rooms before and after: ``loop`` and ``job`` call it; ``dense_elsewhere`` and ``dense_in_stages`` are the two.
 
-A step is ``learn`` and ``step``; one without samples is ``step`` alone, since others wait for it.
+A step is ``learn``, ``settle`` and ``step``; one without samples is the last two, since others wait for it.
 """
 
 from abc import ABC, abstractmethod
 from types import TracebackType
 
 from torch import Tensor, nn
+
+from trainer.modes.base import Mode
 
 
 class SplitDense(nn.Module, ABC):
@@ -53,6 +55,21 @@ class SplitDense(nn.Module, ABC):
         Raises:
             collective.CollectiveError: another trainer went away or did not answer.
         """
+
+    @abstractmethod
+    def settle(self, mode: Mode | None = None) -> float | None:
+        """Make gradients what is stepped by: averaged over other trainers, and cut to the limit of the norm.
+
+        Args:
+            mode: has this step's rows; None: this trainer has no rows.
+
+        Returns:
+            The norm before cutting, as far as this trainer knows it.
+        """
+
+    @abstractmethod
+    def held_bytes(self) -> dict[str, int]:
+        """Return the bytes that this trainer holds of parameters, gradients and optimizer state."""
 
     @abstractmethod
     def step(self) -> None:

@@ -281,7 +281,7 @@ class Strategy(Settings):
         given = self.model_fields_set
         if self.dense != "allreduce":
             for name in ALLREDUCE:
-                if name in given:
+                if name in given and not self.reads_anyway(name):
                     raise ValueError(
                         f"{name} has no effect with dense {self.dense}, only with allreduce"
                     )
@@ -329,6 +329,11 @@ class Strategy(Settings):
         ):
             if is_idle:
                 raise ValueError(text)
+
+    def reads_anyway(self, name: str) -> bool:
+        """Return whether a knob of ``dense`` ``allreduce`` is read with another ``dense`` too."""
+        del name
+        return False
 
     def in_force(self) -> dict[str, object]:
         """Return the knobs that this mode reads, with their values, by name.

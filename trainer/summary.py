@@ -12,6 +12,7 @@ from rich.table import Table
 
 from trainer.dataset import SHOWN_BAD_LINES_MAX
 from trainer.lost import lost_texts, merged_lost
+from trainer.memory import memory_text
 from trainer.watch import Facts, merged, warnings
 
 _DENSE_PLACES = {
@@ -106,6 +107,8 @@ def summary_table(summary: Summary) -> Table:
     table.add_row("communication", f"{100.0 * summary.comm_share:.1f} % of the training time")
     table.add_row("mode", _mode_text(summary))
     table.add_row("watch", _watch_text(summary.watch))
+    if memory := memory_text(summary.watch):
+        table.add_row("memory", memory)
     table.add_row(
         "trained", f"{summary.samples:,} rows, {summary.steps} steps, {summary.seconds:.1f} s"
     )
@@ -186,6 +189,7 @@ def _watch_text(watch: Facts) -> str:
         (("embed_wait_share",), "waited for embedding trainers {:.1%}"),
         (("stage_queue_bytes_max",), "{:,.0f} bytes waited for a stage at most"),
         (("bubble_share", "bubble_formula"), "bubble {:.1%} (formula {:.1%})"),
+        (("skipped_steps", "loss_scale"), "{:.0f} steps skipped, loss scale {:,.0f}"),
         (("grad_norm",), "gradient norm {:.3g}"),
         (("nonfinite",), "{:.0f} steps with NaN"),
         (("loss",), "loss {:.4f}"),

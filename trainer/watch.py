@@ -11,6 +11,7 @@ Rooms before and after: ``job`` tells it of each step and asks at the end; a mod
 ``queue_depth_max``     most requests that waited or were open, over all shards
 ``pull_share``          share of the training time that went into waiting for and asking for rows
 ``push_share``          share that went into splitting, queueing and flushing pushes
+``dense_*_bytes``       what this trainer holds of the dense part, see ``memory``
 ======================  ====================================================================
 
 and of the mode: ``steps``, ``pushes``, ``merge_factor``, ``staleness_p50``, ``staleness_p99``,
@@ -21,6 +22,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from trainer.memory import FACTS
+
 if TYPE_CHECKING:
     from trainer.loop import StepReport
 
@@ -29,7 +32,7 @@ SHARE_MAX = 0.2
 
 _SMOOTHING = 0.05  # of the loss: about the last twenty steps
 _ADDED = ("steps", "pushes", "nonfinite")
-_LARGEST = ("staleness_p99", "staleness_max", "queue_depth_max")
+_LARGEST = ("staleness_p99", "staleness_max", "queue_depth_max", *FACTS)
 
 Facts = dict[str, float]
 

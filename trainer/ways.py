@@ -1,7 +1,7 @@
 """Which way each tensor of a run goes, and why: what a run with averaged dense parts shows at its start.
 
 Rooms before and after: ``job`` writes it once everything is made; facts come from the model and from
-``modes.dense_ranks``.
+``modes.dense_buckets``.
 """
 
 from collections.abc import Sequence
@@ -9,15 +9,17 @@ from collections.abc import Sequence
 import torch
 
 from collective import plan_text
+from trainer.computing import sharding_degree
+from trainer.config import RunSettings
 from trainer.embedding import EmbeddingBag
-from trainer.modes.dense_ranks import DenseOverRanks
+from trainer.modes.dense_buckets import InBuckets
 from trainer.strategy import Strategy
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def ways_text(
-    bag: EmbeddingBag, module: torch.nn.Module, dense: DenseOverRanks, strategy: Strategy
+    bag: EmbeddingBag, module: torch.nn.Module, dense: InBuckets, strategy: Strategy
 ) -> str:
     """Return a table of the tensors, the plan of the buckets, and what ``auto`` measured."""
     bucket_of = {
@@ -50,7 +52,21 @@ def ways_text(
     return "\n".join(parts)
 
 
-def _measured_text(dense: DenseOverRanks) -> str:
+def sharing_text(module: torch.nn.Module, settings: RunSettings) -> str:
+    """Return what trainers share of the dense part."""
+    degree, stage = sharding_degree(settings), settings.sharding_stage
+    what = {1: "optimizer state", 2: "optimizer state and gradients"}
+    shared = what.get(stage or 0, "optimizer state, gradients and parameters")
+    copies = settings.trainers // degree
+    count = sum(parameter.numel() for parameter in module.parameters())
+    alike = "" if copies == 1 else f", {copies} copies of which are averaged"
+    return (
+        f"gradients averaged over {settings.trainers} trainers each step; {shared} of the dense part shared "
+        f"by {degree} of them{alike}; {count:,} parameters here"
+    )
+
+
+def _measured_text(dense: InBuckets) -> str:
     """Return what ``auto`` measured, in milliseconds."""
     ways = list(dense.summer.table[0].seconds)
     rows = [("measured", *(f"{way} ms" for way in ways), "taken")]

@@ -23,7 +23,8 @@ from tests.integration.servers import Start, endpoints, start_cluster
 from trainer.config import RunSettings
 from trainer.data import share
 from trainer.dataset import slot_keys
-from trainer.job import TABLE, run
+from trainer.job import run
+from trainer.job_model import TABLE
 from trainer.launch import launch
 from trainer.summary import Summary
 

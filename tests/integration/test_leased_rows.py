@@ -12,7 +12,8 @@ import pserver
 from tests.integration.servers import WAIT_S, Server, Start, endpoints, start_cluster
 from trainer.config import RunSettings
 from trainer.dataset import slot_keys
-from trainer.job import TABLE, run
+from trainer.job import run
+from trainer.job_model import TABLE
 
 ROWS, BATCH, RANGE_ROWS = 400, 10, 50
 

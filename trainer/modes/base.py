@@ -200,12 +200,14 @@ class Mode(ABC):
         self,
         local: Iterable[nn.Parameter],
         *,
+        dense_squares: float | None = None,
         over_ranks: Callable[[float], float] = lambda squares: squares,
     ) -> float:
         """Cut this step's gradients to the global norm; between backward and the dense step.
 
         Args:
             local: parameters whose gradients torch holds, counted in the norm and cut too.
+            dense_squares: squared norm of the dense part, if ``local`` is not all of it.
             over_ranks: makes one squared norm of those of several trainers, if there is a limit.
 
         Returns:
@@ -213,7 +215,11 @@ class Mode(ABC):
         """
         grads = [parameter.grad for parameter in local if parameter.grad is not None]
         squares = self._step.squared_norm()
-        squares += sum(float(torch.dot(grad.reshape(-1), grad.reshape(-1))) for grad in grads)
+        if dense_squares is None:
+            dense_squares = sum(
+                float(torch.dot(grad.reshape(-1), grad.reshape(-1))) for grad in grads
+            )
+        squares += dense_squares
         if self._clip_norm is not None:
             squares = over_ranks(squares)
         norm = math.sqrt(squares)
@@ -222,6 +228,10 @@ class Mode(ABC):
             for grad in grads:
                 grad.mul_(self._clip_norm / norm)
         return norm
+
+    def forget_step(self) -> None:
+        """Drop what this step handed over: it is not made. It ends with no samples all the same."""
+        self._step = StepGradients()
 
     def end_step(self, *, samples: int, loss: float | None = None) -> None:
         """Send what this step handed over, as one push.

@@ -1,7 +1,8 @@
-"""The dense part in every trainer, averaged over all: gradients each step, or parameters every k steps.
+"""The dense part in every trainer, averaged over all: what a step is, and how a run ends.
 
 Rooms before and after: ``loop`` calls ``begin``, ``average`` and ``step`` around a backward pass, and
-``finish`` at the end; behind it are a torch optimizer and ``collective``. Rows go through the ``Mode``.
+``finish`` at the end; ``dense_buckets``, ``dense_sharded`` and ``dense_fully_sharded`` are the ways to average. Rows go
+through the ``Mode``.
 
 The order of a step, in every mode: rows of step t are there; forward; backward, in which buckets of
 gradients leave; the average of t; the dense step t; the push of t leaves. A push is sent by a thread of the
@@ -13,29 +14,19 @@ What always holds: after each average all trainers have the same bits, so that e
 a hash of the parameters is compared every ``check_every`` averages and at the end. Owner: the training thread.
 """
 
+import contextlib
 import math
-import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
-from typing_extensions import override
+from torch import Tensor, nn
 
 import pserver
-from collective import (
-    Group,
-    GroupError,
-    ParameterAverager,
-    Reducer,
-    Summer,
-    check_same,
-    gather,
-    give_from_first,
-    plan_buckets,
-)
-from trainer.dense import make_dense_optimizer
+from collective import Group, check_same, gather, give_from_first
+from collective.precision import LossScale
+from trainer.dense import scale_facts
 from trainer.modes.base import Mode
-from trainer.strategy import Strategy
 
 
 class DenseOverRanks(ABC):
@@ -43,13 +34,19 @@ class DenseOverRanks(ABC):
 
     Attributes:
         group: of the trainers; a trainer's rank is its id.
-        summer: how tensors are summed over them.
-        buckets: which parameters travel together, in the order in which they leave.
         waited_s: seconds that the training thread waited for averages.
+        is_made: whether the step is, whose gradients were averaged last: all of them were finite.
+        trained: the module with all parameters, to be scored after ``finish``.
     """
 
     def __init__(
-        self, group: Group, module: nn.Module, *, mode: Mode, optimizer: str, strategy: Strategy
+        self,
+        group: Group,
+        module: nn.Module,
+        *,
+        mode: Mode,
+        check_every: int,
+        scale: LossScale | None = None,
     ) -> None:
         """Give every trainer the parameters of trainer 0. Every trainer makes one.
 
@@ -57,50 +54,52 @@ class DenseOverRanks(ABC):
             group: of all trainers.
             module: the dense part.
             mode: has this step's rows, for the norm.
-            optimizer: torch's, see ``make_dense_optimizer``.
-            strategy: the knobs of ``dense`` ``allreduce``.
+            check_every: averages between two comparisons of the parameters; 0: none.
+            scale: by which losses are multiplied, if they are.
 
         Raises:
-            pserver.ConfigError: the optimizer is unknown, or the module has no parameters.
+            pserver.ConfigError: the module has no parameters.
             collective.DivergedError: the modules of the trainers differ in names or shapes.
             collective.MissingRanksError: a trainer did not come.
         """
         self.group = group
         self._mode = mode
+        self._scale = scale
+        self.is_made = True
+        self._held = contextlib.ExitStack()
+        self.trained = module
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         if not self._parameters:
             raise pserver.ConfigError("dense allreduce: the dense part has no parameters")
-        self._optimizer = make_dense_optimizer(optimizer, self._parameters)
-        self._state = [*module.named_parameters(), *module.named_buffers()]
+        self._state: list[tuple[str, Tensor]] = [
+            *module.named_parameters(),
+            *module.named_buffers(),
+        ]
         give_from_first(self._state, group)
         check_same(self._state, group, what="first values")
-        is_local = strategy.local_sgd_steps is not None
-        try:
-            self.summer = Summer(
-                group,
-                strategy.allreduce,
-                inter_nranks=strategy.inter_nranks,
-                wire=torch.bfloat16 if strategy.wire == "bfloat16" else None,
-            )
-        except GroupError as error:
-            raise pserver.ConfigError(f"dense allreduce: {error}") from error
-        self.buckets = plan_buckets(
-            module.named_parameters(),
-            fuse_mb=strategy.fuse_grad_mb,
-            last_mb=strategy.fuse_grad_mb if is_local else strategy.last_group_mb,
-        )
-        self._check_every = strategy.check_every
+        self._check_every = check_every
         self._averages = 0
         self._samples = 0.0  # what this trainer adds to the average that comes next
         self._loss = math.nan
         self._loss_spread: float | None = None
         self.waited_s = 0.0
 
+    @property
+    def loss_factor(self) -> float:
+        """Return what the loss of the step that goes on is multiplied by, for the dense part's gradients."""
+        return 1.0
+
+    @abstractmethod
+    def held_bytes(self) -> dict[str, int]:
+        """Return the bytes that this trainer holds of parameters, gradients and optimizer state."""
+
     # --- a step, in this order ----------------------------------------------------------------
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's own
         """Forget the gradients of the step before."""
-        self._optimizer.zero_grad(set_to_none=set_to_none)
+        del set_to_none
+        for parameter in self._parameters:
+            parameter.grad = None
 
     @abstractmethod
     def begin(self, samples: int) -> None:
@@ -142,7 +141,11 @@ class DenseOverRanks(ABC):
         self._loss = math.nan
         self._take_part()
         if self._check_every:
-            check_same(self._state, self.group, what=f"the end, after {self._averages} averages")
+            self._check_same(f"the end, after {self._averages} averages")
+
+    def close(self) -> None:
+        """Give back what the run holds, also if it failed."""
+        self._held.close()
 
     @abstractmethod
     def _take_part(self) -> None:
@@ -160,7 +163,7 @@ class DenseOverRanks(ABC):
         }
         if self._loss_spread is not None:
             facts["loss_spread"] = self._loss_spread
-        return facts
+        return facts | scale_facts(self._scale)
 
     # --- for subclasses -----------------------------------------------------------------------
 
@@ -170,11 +173,43 @@ class DenseOverRanks(ABC):
         if not self._check_every or self._averages % self._check_every:
             return
         what = f"average {self._averages}"
-        check_same(self._state, self.group, what=what)
+        self._check_same(what)
         losses = gather(torch.tensor([self._loss], dtype=torch.float64), self.group, what=what)
         known = losses[losses.isfinite()]
         if known.numel():
             self._loss_spread = float(known.max() - known.min())
+
+    def _check_same(self, what: str) -> None:
+        """Compare what all trainers have."""
+        check_same(self._state, self.group, what=what)
+
+    def _settle(
+        self, parameters: Sequence[nn.Parameter], squares: Callable[[], float] | None = None
+    ) -> float:
+        """Take the scale off averaged gradients, cut them to the limit, and agree on whether to step.
+
+        Args:
+            parameters: with the gradients that this trainer steps by.
+            squares: returns the squared norm of the dense part, where this trainer has not all of it.
+
+        Returns:
+            The norm before cutting.
+        """
+        if self._scale is not None:
+            self._scale.take_off([p.grad for p in parameters if p.grad is not None])
+        norm = self._mode.clip(
+            parameters,
+            dense_squares=None if squares is None else squares(),
+            over_ranks=self._mean_over_ranks,
+        )
+        if self._scale is not None:
+            is_bad = torch.tensor([float(not math.isfinite(norm))])
+            self.group.maximum(is_bad, what="are gradients finite")
+            self.is_made = not is_bad
+            self._scale.update(is_made=self.is_made)
+            if is_bad:
+                self._mode.forget_step()
+        return norm
 
     def _mean_over_ranks(self, squares: float) -> float:
         """Return the mean of the trainers' squared norms, by samples: the same bits for all.
@@ -187,116 +222,3 @@ class DenseOverRanks(ABC):
             weighed = torch.tensor([self._samples * squares, self._samples], dtype=torch.float64)
         self.group.all_reduce(weighed, what="norm of the gradients")
         return float(weighed[0] / weighed[1]) if weighed[1] else 0.0
-
-
-class AveragedGradients(DenseOverRanks):
-    """One average of gradients a step, or of those that ``accumulate`` steps add up to."""
-
-    def __init__(
-        self, group: Group, module: nn.Module, *, mode: Mode, optimizer: str, strategy: Strategy
-    ) -> None:
-        """Hook the parameters; see ``DenseOverRanks``."""
-        super().__init__(group, module, mode=mode, optimizer=optimizer, strategy=strategy)
-        self._reducer = Reducer(self.summer, self.buckets)
-        self._accumulate = strategy.accumulate
-        self._takes_mean = strategy.accumulate_avg
-        self._steps = self._batches = 0  # since the last average
-
-    @override
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        if not self._steps:
-            super().zero_grad(set_to_none=set_to_none)
-
-    @override
-    def begin(self, samples: int) -> None:
-        if not self._steps:
-            self._reducer.begin(0.0, backwards=self._accumulate)
-            self._samples = 0.0
-            self._batches = 0
-        self._steps += 1
-        self._batches += samples > 0
-        self._samples += samples
-        share = 1.0 / max(1, self._batches) if self._takes_mean else 1.0
-        self._reducer.weigh(self._samples, share=share)
-
-    @override
-    def average(self, *, loss: float = math.nan) -> float | None:
-        self._loss = loss
-        if self._steps < self._accumulate:
-            return None
-        self._wait()
-        return self._clip()
-
-    @override
-    def step(self) -> None:
-        if self._steps >= self._accumulate:
-            self._step()
-
-    @override
-    def _take_part(self) -> None:
-        if self._steps:  # fewer than accumulate were left
-            self._wait()
-            self._step()
-        self._samples = 0.0
-        while self._reducer.without_batch():
-            self._clip()
-            self._step()
-        self._reducer.close()
-
-    def _wait(self) -> None:
-        begin_s = time.perf_counter()
-        self._reducer.wait()
-        self.waited_s += time.perf_counter() - begin_s
-
-    def _clip(self) -> float:
-        return self._mode.clip(self._parameters, over_ranks=self._mean_over_ranks)
-
-    def _step(self) -> None:
-        self._steps = 0
-        self._optimizer.step()
-        self._averaged()
-
-
-class AveragedParameters(DenseOverRanks):
-    """Local SGD: own steps, and an average of parameters every ``local_sgd_steps`` of them."""
-
-    def __init__(
-        self, group: Group, module: nn.Module, *, mode: Mode, optimizer: str, strategy: Strategy
-    ) -> None:
-        """Prepare; see ``DenseOverRanks``."""
-        super().__init__(group, module, mode=mode, optimizer=optimizer, strategy=strategy)
-        assert strategy.local_sgd_steps is not None, "it is what this class is chosen by"
-        self._averager = ParameterAverager(
-            self.summer, self.buckets, every=strategy.local_sgd_steps
-        )
-
-    @override
-    def begin(self, samples: int) -> None:
-        self._samples = float(samples)
-
-    @override
-    def average(self, *, loss: float = math.nan) -> float | None:
-        self._loss = loss
-        return self._mode.clip(self._parameters)
-
-    @override
-    def step(self) -> None:
-        self._optimizer.step()
-        begin_s = time.perf_counter()
-        is_averaged = self._averager.step(self._samples)
-        self.waited_s += time.perf_counter() - begin_s
-        if is_averaged:
-            self._averaged()
-
-    @override
-    def _take_part(self) -> None:
-        while self._averager.without_batch():
-            self._averaged()
-
-
-def make_dense_over_ranks(
-    group: Group, module: nn.Module, *, mode: Mode, optimizer: str, strategy: Strategy
-) -> DenseOverRanks:
-    """Return what averages gradients, or parameters, as the strategy says; see ``DenseOverRanks``."""
-    kind = AveragedGradients if strategy.local_sgd_steps is None else AveragedParameters
-    return kind(group, module, mode=mode, optimizer=optimizer, strategy=strategy)

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from collective import Group, GroupError, Reducer, Summer, plan_buckets
-from collective.precision import Kind, MixedPrecision
+from collective.precision import Kind, LossScale, MixedPrecision, ScaleRule
 from collective.sharding import ShardedOptimizer
 from tests.ranks import results, seeded
 
 STEPS = 20
+RULE = ScaleRule(first=1024.0)
 
 
 def model() -> nn.Sequential:
@@ -33,7 +34,7 @@ def make_sgd(parameters):
 
 def train_sharded(group: Group, kind: Kind) -> list[Tensor]:
     """Train with a shared optimizer."""
-    net, precision = model(), MixedPrecision(kind, first_scale=1024.0)
+    net, precision = model(), MixedPrecision(kind, rule=RULE)
     optimizer = ShardedOptimizer(net.named_parameters(), make_sgd, group)
     for step in range(STEPS):
         inputs, targets = batch(step, group.rank)
@@ -41,14 +42,13 @@ def train_sharded(group: Group, kind: Kind) -> list[Tensor]:
         with precision.forward():
             loss = nn.functional.mse_loss(net(inputs).float(), targets)
         precision.backward(loss)
-        optimizer.step(len(inputs), scaler=precision.scaler)
-        precision.scaler.update()
+        optimizer.step(len(inputs), scale=precision.scale)
     return [parameter.detach() for parameter in net.parameters()]
 
 
 def train_averaged(group: Group, kind: Kind) -> list[Tensor]:
     """Train with averaged gradients and an optimizer on each rank."""
-    net, precision = model(), MixedPrecision(kind, first_scale=1024.0)
+    net, precision = model(), MixedPrecision(kind, rule=RULE)
     reducer = Reducer(Summer(group, "ring"), plan_buckets(net.named_parameters()))
     optimizer = make_sgd(net.parameters())
     for step in range(STEPS):
@@ -59,8 +59,9 @@ def train_averaged(group: Group, kind: Kind) -> list[Tensor]:
             loss = nn.functional.mse_loss(net(inputs).float(), targets)
         precision.backward(loss)
         reducer.wait()
-        precision.scaler.step(optimizer)
-        precision.scaler.update()
+        if precision.scale is not None:
+            precision.scale.take_off([p.grad for p in net.parameters() if p.grad is not None])
+        optimizer.step()
     reducer.close()
     return [parameter.detach() for parameter in net.parameters()]
 
@@ -82,7 +83,7 @@ def test_an_overflow_on_one_rank_is_a_step_that_no_rank_makes():
     """The scale halves on both, whichever rank owns the chunk; the next step is made."""
 
     def work(group: Group) -> list[object]:
-        net, precision = model(), MixedPrecision("float16", first_scale=1024.0)
+        net, precision = model(), MixedPrecision("float16", rule=RULE)
         optimizer = ShardedOptimizer(net.named_parameters(), make_sgd, group)
         before = [parameter.detach().clone() for parameter in net.parameters()]
         told: list[object] = []
@@ -94,10 +95,10 @@ def test_an_overflow_on_one_rank_is_a_step_that_no_rank_makes():
             assert last is not None
             if step == 0 and group.rank == 1:
                 last.fill_(torch.inf)
-            optimizer.step(scaler=precision.scaler)
-            precision.scaler.update()
+            assert precision.scale is not None
+            optimizer.step(scale=precision.scale)
             same = all(map(torch.equal, net.parameters(), before))
-            told += [same, precision.scaler.get_scale()]
+            told += [same, precision.scale.value]
         return told
 
     assert results(2, work) == [[True, 512.0, False, 512.0]] * 2
@@ -112,10 +113,45 @@ def test_a_gradient_too_small_for_float16_is_kept_by_the_scale():
         weight = nn.Parameter(torch.ones(1))
         precision.backward((weight.half() * torch.tensor([1.0]).half()).float().sum() * tiny)
         assert weight.grad is not None
-        scale = precision.scaler.get_scale()
+        scale = 1.0 if precision.scale is None else precision.scale.value
         found.append(float(weight.grad) / scale)
     assert found[0] == 0.0
     assert found[1] == pytest.approx(tiny, rel=1e-2)
+
+
+def test_the_scale_grows_and_shrinks_as_its_rule_says():
+    """It doubles after 3 good steps, halves at the second overflow in a row, and stays at 1 at least."""
+    scale = LossScale(ScaleRule(first=4.0, grow_every=3, shrink_after=2))
+    found = []
+    for is_made in (
+        True,
+        True,
+        True,
+        False,
+        True,
+        False,
+        False,
+        False,
+        False,
+        False,
+        False,
+        False,
+        False,
+    ):
+        scale.update(is_made=is_made)
+        found.append(scale.value)
+
+    assert found == [4.0, 4.0, 8.0, 8.0, 8.0, 8.0, 4.0, 4.0, 2.0, 2.0, 1.0, 1.0, 1.0]
+    assert scale.skipped == 9
+
+
+def test_a_scale_that_never_grows_stays():
+    """With grow_every 0 overflows skip steps and change nothing else."""
+    scale = LossScale(ScaleRule(first=4.0, grow_every=0))
+    for is_made in (True, False, False):
+        scale.update(is_made=is_made)
+
+    assert (scale.value, scale.skipped) == (4.0, 2)
 
 
 def test_an_unknown_kind_is_refused():

@@ -17,7 +17,7 @@ from collective.pipeline_cut import Stage, cut_model
 from pserver.embedded import Cluster
 from tests.unit.trainer.models import IN_ORDER, criteo_line
 from tests.unit.trainer.split_runs import WAIT_S, RunTogether, vector
-from trainer import dense_in_stages, job, job_dense, loop
+from trainer import dense_in_stages, job, job_dense, job_model, loop
 from trainer.config import RunSettings
 from trainer.data import choose_data
 from trainer.summary import Summary
@@ -94,7 +94,7 @@ def run_together(monkeypatch: pytest.MonkeyPatch) -> RunTogether:
             data = choose_data(given[-1], batch_size=10, seed=0)
             keys = np.concatenate([batch.keys for batch in data.train(0, data.rows)])
             with cluster.connect() as client:
-                rows = np.asarray(client.peek(job.TABLE, np.unique(keys)))
+                rows = np.asarray(client.peek(job_model.TABLE, np.unique(keys)))
         return summaries, list(found), rows
 
     def cut(*parts: Any, **options: Any) -> list[Stage]:

@@ -177,6 +177,9 @@ def test_flags_win_over_environment_over_file(
 
 SERVERS = {"ps": "a:1", "tls_cert": "c", "tls_key": "k", "tls_ca": "a", "token_file": "t"}
 OVER_RANKS: tuple[dict[str, object], ...] = (
+    {"amp": "fp16", "amp_scale": 8.0, "amp_grow_every": 2, "amp_grow_by": 4.0, "recompute": "mlp"}
+    | {"amp_shrink_after": 3, "amp_shrink_by": 0.25},
+    {"dense": "allreduce", "trainers": 4, "sharding_stage": 2, "sharding_degree": 2},
     {
         "dense": "allreduce",
         "trainers": 2,
@@ -225,7 +228,7 @@ IN_MODES: tuple[dict[str, object], ...] = (
 
 
 SHOWN = {"metrics_bind": "h:0", "metrics_token_file": "t", "log_format": "json"}
-FLAGLESS = {"deterministic", "accumulate_avg", "resume", "insecure_bind"}
+FLAGLESS = {"offload", "deterministic", "accumulate_avg", "resume", "insecure_bind"}
 """Switches, which take no value."""
 
 

@@ -19,7 +19,7 @@ import pserver
 from collective import DivergedError
 from pserver.embedded import Cluster
 from tests.unit.trainer.models import criteo_line, on_file
-from trainer import job, loop
+from trainer import job, job_model, loop
 from trainer.config import RunSettings
 from trainer.data import choose_data
 from trainer.modes.dense_ranks import DenseOverRanks
@@ -94,8 +94,8 @@ def together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Together:
                 keys = [batch.keys for batch in data.train(0, data.rows)]
                 distinct = np.unique(np.concatenate(keys))
                 if values.get("dense") == "pserver":
-                    dense = [torch.tensor(client.pull_dense(job.DENSE_TABLE).values)]
-                rows = client.peek(job.TABLE, distinct)
+                    dense = [torch.tensor(client.pull_dense(job_model.DENSE_TABLE).values)]
+                rows = client.peek(job_model.TABLE, distinct)
         return Outcome(summaries, dense, np.asarray(rows))
 
     monkeypatch.setattr(job, "train", spy)

@@ -15,7 +15,8 @@ from trainer.data import choose_data
 from trainer.dataset import Generator
 from trainer.errors import TrainerError
 from trainer.evaluate import auc
-from trainer.job import TABLE, make_ctr_model, run
+from trainer.job import run
+from trainer.job_model import TABLE, make_ctr_model
 from trainer.modes import make_mode
 from trainer.strategy import Strategy
 from trainer.summary import Summary

@@ -39,7 +39,6 @@ def embed(**values: object) -> RunSettings:
         ),
         ({"stages": 2, "trainers": 2, "cut": "a,b"}, "cut must name 1 modules for 2 stages"),
         ({"stages": 2, "trainers": 2, "dense": "pserver"}, "the dense part is in the stages"),
-        ({"stages": 2, "trainers": 2, "clip_norm": 1.0}, "clip_norm has no effect with stages"),
         ({"stages": 2, "trainers": 2, "resume": True}, "resume has no effect with stages above 1"),
         ({"stages": 2, "trainers": 2, "data_mode": "dynamic"}, "data_mode dynamic deny each other"),
         ({"stages": 2, "trainers": 2, "trainer_id": 0, "ps": "a:1"}, "trainer_id need master"),
@@ -113,6 +112,6 @@ def test_explain_says_what_a_pipeline_does_not_read(capsys):
     assert cli.main(["config", "explain", "--stages", "2", "--trainers", "2"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    for name, is_read in (("dense ", False), ("clip_norm ", False), ("schedule ", True)):
+    for name, is_read in (("dense ", False), ("check_every ", True), ("schedule ", True)):
         (line,) = [line for line in lines if line.startswith(name)]
         assert ("(not read in a pipeline)" not in line) is is_read

@@ -16,11 +16,11 @@ from trainer import job, loop
 from trainer.config import RunSettings
 from trainer.modes import Mode, make_mode
 from trainer.modes.dense import DenseOnServers
-from trainer.modes.dense_ranks import (
+from trainer.modes.dense_buckets import (
     AveragedGradients,
     AveragedParameters,
-    DenseOverRanks,
-    make_dense_over_ranks,
+    InBuckets,
+    make_in_buckets,
 )
 from trainer.strategy import Strategy
 
@@ -147,12 +147,12 @@ def test_knob_arrives_in_the_mode(client: pserver.Client, name: str) -> None:
     mode.finish()
 
 
-def averaged(client: pserver.Client, values: dict[str, Any]) -> DenseOverRanks:
+def averaged(client: pserver.Client, values: dict[str, Any]) -> InBuckets:
     """Return the dense part of one trainer, averaged over itself."""
     strategy = Strategy.make({"dense": "allreduce", **values}, origins={})
     mode = make_mode(client, strategy)
     module = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Linear(1, 1))
-    made = make_dense_over_ranks(alone(), module, mode=mode, optimizer="sgd", strategy=strategy)
+    made = make_in_buckets(alone(), module, mode=mode, optimizer="sgd", strategy=strategy)
     mode.finish()
     return made
 
