@@ -128,6 +128,7 @@ class ManyView:
         self._is_live = self._console.is_terminal and not pserver.logs_are_json()
         self._title = title
         self._told: list[dict[str, Any]] = [{} for _ in range(num)]
+        self._ended: set[int] = set()
         self._shown_s = time.perf_counter()
         self._last_line = ""
         self._bar = _bars(self._console)
@@ -161,13 +162,15 @@ class ManyView:
         self.show()
 
     def end(self, number: int) -> None:
-        """Take in that a trainer has ended."""
+        """Take in that a trainer has ended: it is told of on its own, unless all have."""
+        self._ended.add(number)
         self._bar.update(self._tasks[number], facts="ended")
 
     def show(self, *, is_last: bool = False) -> None:
         """Write a line where there is no terminal, if it is time for one and it says something new."""
         now = time.perf_counter()
-        told = [one for one in self._told[:: self._each] if "loss" in one]
+        runs = [n for n in range(len(self._told)) if is_last or n not in self._ended]
+        told = [self._told[n] for n in runs if n % self._each == 0 and "loss" in self._told[n]]
         if self._is_live or not told or not (is_last or now - self._shown_s >= _LINE_EVERY_S):
             return
         self._shown_s = now
@@ -175,13 +178,18 @@ class ManyView:
         losses = [one["loss"] for one in told]
         rate = sum(one["samples_per_s"] for one in told)
         line = (
-            f"{self._title}: {len(told) * self._each} trainers, steps {min(steps)} to {max(steps)}  "
+            f"{self._title}: {len(told) * self._each} trainers{self._gone(is_last=is_last)}, "
+            f"steps {min(steps)} to {max(steps)}  "
             f"{rate:,.0f} samples/s loss {sum(losses) / len(losses):.4f} "
             f"spread {max(losses) - min(losses):.4f}"
         )
         if line != self._last_line:
             say(self._console, line, trainers=len(told), samples_per_s=rate)
         self._last_line = line
+
+    def _gone(self, *, is_last: bool) -> str:
+        """Return how many have ended, in brackets, while others go on."""
+        return f" ({len(self._ended)} ended)" if self._ended and not is_last else ""
 
 
 def say(console: Console, text: str, **facts: object) -> None:

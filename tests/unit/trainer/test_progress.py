@@ -175,10 +175,13 @@ def test_many_trainers_share_one_line(clock: Clock, capsys: pytest.CaptureFixtur
             view.update(1, told(2 * step, loss=0.75))
             view.show()
         view.end(0)
+        clock.now_s += 6.0
+        view.update(1, told(10, loss=0.75))
 
     assert capsys.readouterr().err.splitlines() == [
         "train lr sync: 2 trainers, steps 3 to 4  200 samples/s loss 0.5000 spread 0.5000",
-        "train lr sync: 2 trainers, steps 4 to 8  200 samples/s loss 0.5000 spread 0.5000",
+        "train lr sync: 1 trainers (1 ended), steps 10 to 10  100 samples/s loss 0.7500 spread 0.0000",
+        "train lr sync: 2 trainers, steps 4 to 10  200 samples/s loss 0.5000 spread 0.5000",
     ]
 
 
