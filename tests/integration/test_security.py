@@ -3,6 +3,8 @@
 import http.client
 import re
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +73,30 @@ def flags(settings: dict[str, str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
+def web_port(guarded: Guarded) -> Iterator[int]:
+    """Return the port of a page that shows the server, and listens on every address too."""
+    given = {**files(guarded.own, "server"), "token_file": str(guarded.own / "read.token")}
+    tokens = f"--page-token-file={guarded.own / 'tokens.toml'}"
+    command = [
+        sys.executable,
+        "-m",
+        "pserver",
+        "web",
+        f"--ps={guarded.endpoint}",
+        "--bind=0.0.0.0:0",
+    ]
+    child = subprocess.Popen([*command, *flags(given), tokens], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        found = re.search(r"page ready on https://\S+:(\d+)/", child.stdout.readline())
+        assert found is not None
+        yield int(found[1])
+    finally:
+        child.terminate()
+        child.communicate(timeout=WAIT_S)
+
+
+@pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """Return a server that listens on every address, with a table."""
     own, other = (made(tmp_path_factory.mktemp(name)) for name in ("own", "other"))
@@ -133,38 +159,40 @@ def try_call(guarded: Guarded, case: str, what: str) -> str:
     return "served"
 
 
-def try_metrics(guarded: Guarded, case: str) -> str:
-    """Return what the metrics page answers."""
+def try_page(guarded: Guarded, case: str, *, port: int, path: str, fact: str) -> str:
+    """Return what a page answers; a fact is on it if it is served, and else nothing of it."""
     folder, secret = shown_in(guarded, case)
     if folder is None:
-        page = http.client.HTTPConnection("localhost", guarded.metrics_port, timeout=WAIT_S)
+        page = http.client.HTTPConnection("localhost", port, timeout=WAIT_S)
     else:
         context = ssl.create_default_context(cafile=guarded.own / "ca.pem")
         context.load_cert_chain(folder / "client.pem", folder / "client-key.pem")
-        page = http.client.HTTPSConnection(
-            "localhost", guarded.metrics_port, context=context, timeout=WAIT_S
-        )
+        page = http.client.HTTPSConnection("localhost", port, context=context, timeout=WAIT_S)
     try:
-        page.request(
-            "GET", "/metrics", headers={"Authorization": f"Bearer {secret}"} if secret else {}
-        )
+        page.request("GET", path, headers={"Authorization": f"Bearer {secret}"} if secret else {})
         reply = page.getresponse()
         text = reply.read().decode()
     except (OSError, http.client.HTTPException):
         return "no connection"
     finally:
         page.close()
-    assert ("pserver_rows" in text) == (reply.status == 200)
+    assert (fact in text) == (reply.status == 200)
     return "served" if reply.status == 200 else str(reply.status)
 
 
-@pytest.mark.parametrize("what", ["pull", "push", "admin", "metrics"])
+@pytest.mark.parametrize("what", ["pull", "push", "admin", "metrics", "web"])
 @pytest.mark.parametrize("case", CASES)
 def test_who_shows_the_wrong_thing_gets_what_the_table_says(
-    guarded: Guarded, case: str, what: str
+    guarded: Guarded, web_port: int, case: str, what: str
 ) -> None:
     """What happens stands in ARCHITECTURE.md, and what was refused changed nothing."""
-    happened = try_metrics(guarded, case) if what == "metrics" else try_call(guarded, case, what)
+    if what == "metrics":
+        port, path, fact = guarded.metrics_port, "/metrics", "pserver_rows"
+        happened = try_page(guarded, case, port=port, path=path, fact=fact)
+    elif what == "web":
+        happened = try_page(guarded, case, port=web_port, path="/facts", fact='"began"')
+    else:
+        happened = try_call(guarded, case, what)
 
     assert documented()[case, what] == happened
     with client(guarded, "read") as reader:
