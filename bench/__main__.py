@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("table", "a table in process, and its growth"),
         ("push", "1,000 rows to a small and to a large table, every optimizer"),
         ("storage", "tables on a file, up to three times the memory"),
+        ("start", "a server until it is ready, cold and warm, and its memory when it is empty"),
         ("wire", "building and reading messages"),
         ("checkpoint", "a save under load and a load, beside a plain write of the same bytes"),
         ("journal", "pushes without a journal and with each promise of fsync, and a restart"),

@@ -31,6 +31,7 @@ PROCESS_READERS: dict[str, str] = {
     "bench/__main__.py": "it is a command line",
     "bench/load.py": "it starts its clients with its own arguments",
     "bench/ranks.py": "its ranks are processes that it starts with arguments of their own",
+    "bench/start.py": "its servers get a compile cache of their own",
     "bench/torch_rpc.py": "it is a process of its own; torch.distributed reads the environment",
 }
 

@@ -5,11 +5,12 @@ import json
 import pytest
 
 from bench import __main__ as command
-from bench import collective, kernel, modes, overlap, rpc, table, train, wire
+from bench import collective, kernel, modes, overlap, rpc, start, table, train, wire
 
 MODULES = {
     "kernel": kernel,
     "table": table,
+    "start": start,
     "wire": wire,
     "rpc": rpc,
     "train": train,
