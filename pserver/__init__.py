@@ -7,6 +7,7 @@
 (3, 4)
 """
 
+from pserver import compile_cache  # noqa: F401 - before any module with a kernel
 from pserver._version import __version__
 from pserver.client.checkpoint import Checkpoints, LoadedVersion, Restored
 from pserver.client.client import Client

@@ -23,6 +23,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from pserver import compile_cache
 from pserver.checkpoint.local import LocalStore
 from pserver.checkpoint.places import open_store
 from pserver.config import ServeSettings
@@ -318,6 +319,8 @@ async def serve(
     keep_large_blocks()
     sys.setswitchinterval(_SWITCH_S)
     log.info("starting", **settings.model_dump())
+    if compile_cache.TEMPORARY is not None:
+        log.info("the compile cache cannot be written to", copied_to=compile_cache.TEMPORARY)
     check_binds(settings)
     tls, access = tls_of(settings), Access(settings.token_file)
     servicer = _servicer(settings)

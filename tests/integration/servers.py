@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 WAIT_S = 30.0
@@ -26,19 +26,25 @@ Cluster = Callable[..., list["Server"]]
 class Server:
     """One process. ``endpoint`` is where it listens, once ``wait_ready`` has returned."""
 
-    def __init__(self, *flags: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *flags: str,
+        env: Mapping[str, str] | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "pserver", "serve"),
+    ) -> None:
         """Start it.
 
         Args:
             flags: of ``pserver serve``.
             env: variables beside those of this process.
+            command: that runs it.
         """
         self.endpoint = ""
         self._lines: queue.Queue[str | None] = queue.Queue()
         self.log: list[str] = []
         self._seen = 0
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pserver", "serve", *flags],
+            [*command, *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
