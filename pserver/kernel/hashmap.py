@@ -17,17 +17,18 @@ What always holds:
     * A bucket's key has its partition in the top bits of its hash; the low bits choose the
       bucket, so the two are independent.
 
-Cost: one random cache line a key (two when the row is created), asked for 32 keys ahead. Where probes
-begin is worked out for all keys first and kept where their row ids will stand, and most keys lie there: to
-hash each key, and to look its region up, both when it is asked for and when it is read, took 1.5 to 1.8
-times as long (27,500 keys in 8 M rows, in and out of cache).
+Cost: one random cache line a key (two when the row is created), asked for ahead. Where probes begin is worked
+out for all keys first and kept where their row ids will stand, and most keys lie there: to hash each key, and to
+look its region up, both when it is asked for and when it is read, took 1.5 to 2 times as long (27,500 keys in
+8 M rows, in and out of cache).
 """
 
 import numpy as np
 from numba import njit
 
 from pserver.arrays import Heads, Keys, RowIds, Words
-from pserver.mix import mix64, prefetch
+from pserver.kernel.ahead import FAR, NEAR
+from pserver.mix import mix64, prefetch, prefetch_far
 
 PARTITION_SHIFT = np.uint64(54)
 """hash >> 54 is the partition: 1024 of them."""
@@ -52,7 +53,6 @@ last partition has left all regions of their size."""
 
 COUNTERS = LEFT + 2 * LEFT_MAX
 
-_AHEAD = 32  # keys between the prefetch and the read of a bucket
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
 
@@ -65,8 +65,8 @@ def _begin(buckets: Words, heads: Heads, keys: Keys, start: int, row_ids: RowIds
         partition = hashed >> PARTITION_SHIFT
         mask = np.uint64(heads[partition, MASK])
         row_ids[i] = np.int64(np.uint64(heads[partition, OFFSET]) + (hashed & mask))
-    for i in range(start, min(start + _AHEAD, keys.size)):
-        prefetch(buckets, row_ids[i] << 1)
+    for i in range(start, min(start + FAR, keys.size)):
+        prefetch_far(buckets, row_ids[i] << 1)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", inline="always")
@@ -97,8 +97,10 @@ def find(
     missing = 0
     _begin(buckets, heads, keys, 0, row_ids)
     for i in range(count):
-        if i + _AHEAD < count:
-            prefetch(buckets, row_ids[i + _AHEAD] << 1)
+        if i + FAR < count:
+            prefetch_far(buckets, row_ids[i + FAR] << 1)
+        if i + NEAR < count:
+            prefetch(buckets, row_ids[i + NEAR] << 1)
         word = np.uint64(row_ids[i]) << _ONE
         if buckets[word] != keys[i] or buckets[word + _ONE] == _ZERO:
             word = _probe(buckets, heads, keys[i]) << _ONE
@@ -231,8 +233,10 @@ def find_or_insert(
     num_created = 0
     _begin(buckets, heads, keys, start, row_ids)
     for i in range(start, count):
-        if i + _AHEAD < count:
-            prefetch(buckets, row_ids[i + _AHEAD] << 1)
+        if i + FAR < count:
+            prefetch_far(buckets, row_ids[i + FAR] << 1)
+        if i + NEAR < count:
+            prefetch(buckets, row_ids[i + NEAR] << 1)
         key = keys[i]
         # A region that was left in this call still tells the truth of the keys that it had.
         word = np.uint64(row_ids[i]) << _ONE

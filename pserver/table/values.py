@@ -90,6 +90,8 @@ def check_said(where: str, keys: Keys, said: Occurrences, *, divides: bool) -> N
         ShapeError: a length disagrees; a show or click is NaN, under 0 or over ``SHOW_MAX``; or shows
             divide and one is 0. The key is named.
     """
+    if not said.num_said:  # most pushes: four empty ranges take 20 us to look at
+        return
     for what in ("counts", "shows", "clicks", "slots"):
         size = getattr(said, what).size
         if size not in (0, keys.size):

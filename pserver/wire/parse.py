@@ -4,11 +4,11 @@ Rooms before and after: ``client.channel`` or gRPC bring the bytes; ``server.ser
 ``client`` read the views. A view keeps its message alive and must not be written to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from pserver.errors import ShapeError
 from pserver.wire.fields import BLOCK, CLICKS, COUNTS, SHOWN, SHOWS, SLOTS, VALUES, read_fields
@@ -25,13 +25,20 @@ from pserver.wire.messages import (
 
 _Fields = dict[int, int | memoryview]
 
-_SAID: Sequence[tuple[str, int, DTypeLike]] = (
+_Kind = type[np.uint64] | type[np.float32] | type[np.uint32]
+
+_SAID: Sequence[tuple[str, int, _Kind]] = (
     ("counts", COUNTS, np.uint32),
     ("shows", SHOWS, np.float32),
     ("clicks", CLICKS, np.float32),
     ("slots", SLOTS, np.uint32),
 )
 """What a push may say of its keys, each a block of that field."""
+
+_NOTHING: Mapping[_Kind, NDArray[Any]] = {
+    kind: np.frombuffer(b"", kind) for kind in (np.uint64, np.float32, np.uint32)
+}
+"""What stands for a block that was left out: most of them are, and to make an array takes its time."""
 
 
 def _read_message(message: memoryview, table_field: int) -> tuple[_Fields, list[_Fields]]:
@@ -69,13 +76,17 @@ def _text(fields: _Fields, field: int) -> str:
         raise ShapeError(f"field {field} must be UTF-8 text: {error}") from error
 
 
-def _array(fields: _Fields, field: int, dtype: DTypeLike, what: str) -> NDArray[Any]:
-    """Return a block as a read-only array, in place if it is aligned."""
-    block = _bytes(fields.get(field, memoryview(b"")), field)
-    size = np.dtype(dtype).itemsize
-    if len(block) % size:
-        raise ShapeError(f"{what} must be a multiple of {size} bytes, got {len(block)}")
-    array: NDArray[Any] = np.frombuffer(block, dtype)
+def _array(fields: _Fields, field: int, kind: _Kind, what: str, table: str = "") -> NDArray[Any]:
+    """Return a block as a read-only array, in place if it is aligned; ``what`` of ``table`` is for errors."""
+    if field not in fields:
+        return _NOTHING[kind]
+    block = _bytes(fields[field], field)
+    array: NDArray[Any] = np.frombuffer(block, kind, len(block) // _NOTHING[kind].itemsize)
+    if array.nbytes != len(block):
+        of = f" of table {table!r}" if table else ""
+        raise ShapeError(
+            f"{what}{of} must be a multiple of {array.itemsize} bytes, got {len(block)}"
+        )
     if not array.flags.aligned:
         array = array.copy()
         array.flags.writeable = False
@@ -157,11 +168,11 @@ def parse_push(message: bytes) -> PushRequest:
 def _table_push(fields: _Fields) -> TablePush:
     """Read the part of a push for one table."""
     name = _text(fields, 1)
-    keys = _array(fields, BLOCK, np.uint64, f"keys of table {name!r}")
-    values = _array(fields, VALUES, np.float32, f"values of table {name!r}")
+    keys = _array(fields, BLOCK, np.uint64, "keys", name)
+    values = _array(fields, VALUES, np.float32, "values", name)
     said = []
-    for what, field, dtype in _SAID:
-        array = _array(fields, field, dtype, f"{what} of table {name!r}")
+    for what, field, kind in _SAID:
+        array = _array(fields, field, kind, what, name)
         if array.size not in (0, keys.size):
             raise ShapeError(f"table {name!r}: {keys.size} keys came with {array.size} {what}")
         said.append(array)
