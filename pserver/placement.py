@@ -121,6 +121,8 @@ def parts_of_slice(size: int) -> list[tuple[int, int]]:
 @njit(nogil=True, cache=True, error_model="numpy")
 def first_foreign(keys: Keys, begin: int, end: int) -> int:
     """Return the position of the first key whose partition is not in [begin, end), or -1."""
+    if begin == 0 and end == NUM_PARTITIONS:  # a cluster of one shard
+        return -1
     for i in range(keys.size):
         partition = np.int64(mix64(keys[i]) >> np.uint64(54))
         if partition < begin or partition >= end:

@@ -18,6 +18,7 @@ from numba import njit
 
 from pserver.arrays import Counts, Epochs, Floats, Keys, RowIds, Words
 from pserver.kernel.ahead import FAR, NEAR, ask, ask_first, ask_near
+from pserver.mix import prefetch_far
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)  # the bits of a float32 without its sign
 _BEHIND = 1
@@ -113,6 +114,8 @@ def put(
 def stamp(epochs: Epochs, row_ids: RowIds, epoch: np.uint32) -> None:
     """Write the epoch of the named rows: they changed now."""
     for i in range(row_ids.size):
+        if i + FAR < row_ids.size:
+            prefetch_far(epochs, row_ids[i + FAR])
         epochs[np.uint64(row_ids[i])] = epoch
 
 
