@@ -23,6 +23,7 @@ from pserver.client.pending import PendingPull, PendingPush
 from pserver.client.revival import Lost
 from pserver.client.saving import Saved, SaveProgress, Saving
 from pserver.config import AccessSettings, ClientSettings, GroupSettings, ServeSettings
+from pserver.config_trace import TraceSettings
 from pserver.embedded import Cluster, embedded
 from pserver.errors import (
     BarrierError,
@@ -71,6 +72,7 @@ from pserver.spec import DenseSpec, Rule, TableSpec, parse_rule
 from pserver.spread import Spread
 from pserver.table.local import LocalDense, LocalTable
 from pserver.table.optimizer_file import load_rule, load_rules
+from pserver.trace import Place, here, numbered, numbered_file, recording, span, traced, within
 
 __all__ = [
     "GOLDEN",
@@ -114,6 +116,7 @@ __all__ = [
     "OverloadedError",
     "PendingPull",
     "PendingPush",
+    "Place",
     "PserverError",
     "QuotaError",
     "RequestError",
@@ -139,6 +142,7 @@ __all__ = [
     "TableFullError",
     "TableSpec",
     "TableStoppedError",
+    "TraceSettings",
     "TransientError",
     "UnauthenticatedError",
     "UnavailableError",
@@ -150,16 +154,23 @@ __all__ = [
     "connect",
     "dedupe",
     "embedded",
+    "here",
     "load_rule",
     "load_rules",
     "logs_are_json",
     "mix64",
     "nearest",
+    "numbered",
+    "numbered_file",
     "parse_rule",
     "partition_of",
     "read_paddle",
+    "recording",
     "resolve",
     "shard_of",
+    "span",
     "start_page_of",
     "tell_failure",
+    "traced",
+    "within",
 ]

@@ -33,6 +33,7 @@ from pserver.cli_tables import (
     warnings,
 )
 from pserver.cli_top import add_top
+from pserver.cli_trace import add_trace
 from pserver.cli_trainers import group_facts, group_lines
 from pserver.cli_web import add_web
 from pserver.client.channel import GrpcChannel
@@ -53,6 +54,7 @@ from pserver.server.app import serve
 from pserver.table.optimizer import COMMON, RULES, make_optimizer
 from pserver.table.optimizer_file import load_rules
 from pserver.table.schedule import SHAPES
+from pserver.trace import recording
 from pserver.transport import split_endpoints
 from pserver.v1 import pserver_pb2 as pb
 
@@ -80,6 +82,7 @@ def make_parser() -> CommandParser:
 
     add_top(commands.add_parser)
     add_web(commands.add_parser)
+    add_trace(commands.add_parser)
 
     listing = commands.add_parser("ls", help="list the tables of a cluster")
     add_cluster_flags(listing)
@@ -160,7 +163,9 @@ def _serve(given: argparse.Namespace) -> None:
         )
     )
     follow = functools.partial(GrpcChannel, credentials=shown)
-    uvloop.run(serve(settings, announce=lambda line: print(line, flush=True), connect=follow))
+    number = settings.shard if settings.shards > 1 else None
+    with recording(settings, name=f"shard {settings.shard}", number=number):
+        uvloop.run(serve(settings, announce=lambda line: print(line, flush=True), connect=follow))
 
 
 def _status(given: argparse.Namespace) -> None:

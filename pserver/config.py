@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from pserver.config_trace import TraceSettings
 from pserver.ordinal import ordinal_if_auto
 from pserver.settings import Settings
 
@@ -65,7 +66,7 @@ class AccessSettings(TlsSettings):
     ] = None
 
 
-class ServeSettings(TlsSettings):
+class ServeSettings(TraceSettings, TlsSettings):
     """One pserver process."""
 
     shard: Annotated[

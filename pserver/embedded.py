@@ -23,6 +23,7 @@ from pserver.errors import ConfigError
 from pserver.placement import shard_of_partition
 from pserver.server.servicer import Servicer
 from pserver.table.storage import open_storage
+from pserver.trace.call import answered_here
 
 
 class InProcessChannel:
@@ -44,7 +45,8 @@ class InProcessChannel:
         timeout_s = deadline.remaining_s
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._answer(method, message)
+                with answered_here(method, self.endpoint):
+                    return await self._answer(method, message)
         except TimeoutError:
             raise no_answer(method, self.endpoint, timeout_s) from None
 

@@ -7,10 +7,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pserver import Settings
+from pserver import TraceSettings
 
 
-class ShownSettings(Settings):
+class ShownSettings(TraceSettings):
     """What can be seen of a trainer from outside."""
 
     metrics_bind: Annotated[
@@ -28,6 +28,9 @@ class ShownSettings(Settings):
         bool,
         Field(description="show the page beyond this machine though TLS or tokens are missing"),
     ] = False
+    trace_every: Annotated[
+        int, Field(ge=1, le=1 << 40, description="trace every so many batches only")
+    ] = 1
     log_format: Annotated[
         Literal["text", "json"],
         Field(description="form of what is said while it runs: text, or an object a line"),
@@ -35,7 +38,9 @@ class ShownSettings(Settings):
 
     @model_validator(mode="after")
     def _check_page(self) -> Self:
-        """Refuse what guards a page that nobody asked for."""
+        """Refuse what is of a page or a trace that nobody asked for."""
+        if self.trace_every > 1 and self.trace is None and self.otel_endpoint is None:
+            raise ValueError("trace_every has no effect without trace or otel_endpoint")
         for name in ("metrics_token_file", "insecure_bind"):
             if name in self.model_fields_set and self.metrics_bind is None:
                 raise ValueError(f"{name} has no effect without metrics_bind")

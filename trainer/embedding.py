@@ -204,7 +204,8 @@ class EmbeddingBag(nn.Module):
         if fetch is None:
             fetch = self.fetch(keys)  # type: ignore[arg-type]
         begin = time.perf_counter()
-        (pulled,) = fetch.pending.result()
+        with pserver.span("wait rows"):
+            (pulled,) = fetch.pending.result()
         self.comm.pull_s += time.perf_counter() - begin
         # A block of one message is read-only, which torch does not know; a merged one is ours.
         rows = torch.from_numpy(pulled if pulled.flags.writeable else pulled.copy())

@@ -78,8 +78,13 @@ def run(
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     torch.use_deterministic_algorithms(settings.deterministic)
+    number = settings.trainer_id or 0
+    several = number if settings.trainers > 1 else None
     try:
-        return _run(settings, on_step, tell)
+        with pserver.recording(
+            settings, name=f"trainer {number}", number=several, every=settings.trace_every
+        ):
+            return _run(settings, on_step, tell)
     finally:
         torch.use_deterministic_algorithms(False)  # noqa: FBT003 - torch's own
 

@@ -151,6 +151,8 @@ def _servers(
         "checkpoint_dir": settings.checkpoint_dir,
         "restore": "latest" if settings.resume else None,
         "log_format": settings.log_format,
+        "trace": settings.trace and pserver.numbered_file(settings.trace, "server"),
+        "otel_endpoint": settings.otel_endpoint,
     }
     return servers_here(settings.shards, folder, environ, own=own)
 

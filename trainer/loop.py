@@ -188,8 +188,10 @@ def read_ahead(
 
     def read() -> None:
         try:
-            for batch in batches:
-                if not put((batch, bag.distinct(batch.keys))):
+            for number, batch in pserver.numbered(batches):
+                with pserver.traced(number), pserver.span("dedupe"):
+                    distinct = bag.distinct(batch.keys)
+                if not put((batch, distinct)):
                     return
         except BaseException as error:  # noqa: BLE001 - raised in the loop, which waits for it
             put(_Failure(error))
@@ -238,25 +240,25 @@ def train(  # noqa: PLR0913 - a run's parts, by name
         collective.CollectiveError: another trainer did not come to an average, or has another result.
     """
     model.train()
-    with_others = isinstance(optimizer, DenseOverRanks | SplitDense)
-    in_rounds = with_others or (mode is not None and mode.in_rounds)
-    ahead: deque[tuple[Batch, Fetch]] = deque()
+    in_rounds = isinstance(optimizer, DenseOverRanks | SplitDense) or (mode and mode.in_rounds)
+    ahead: deque[tuple[int, Batch, Fetch]] = deque()
     step = num_fetched = 0
 
     def step_some(*, left: int) -> None:
         nonlocal step
         while len(ahead) > left:
             step += 1
-            on_step(_step(model, *ahead.popleft(), optimizer=optimizer, mode=mode, step=step))
+            number, batch, fetch = ahead.popleft()
+            with pserver.traced(number, ends=True), pserver.span("step", step=step):
+                report = _step(model, batch, fetch, optimizer=optimizer, mode=mode, step=step)
+            on_step(report)
 
     with contextlib.closing(read_ahead(batches, model.bag, depth=prefetch + 1)) as source:
-        for batch, distinct in source:
+        for number, (batch, distinct) in enumerate(source, 1):  # as the reading thread numbers them
             if not batch.num_samples and not in_rounds:
                 step_some(left=0)
                 continue
-            if mode is not None:
-                mode.begin_fetch()
-            ahead.append((batch, model.fetch(batch, distinct=distinct)))
+            ahead.append((number, batch, _fetch(model, number, batch, distinct, mode=mode)))
             step_some(left=prefetch)
             num_fetched += 1
             if num_fetched == steps_max:
@@ -271,6 +273,21 @@ def train(  # noqa: PLR0913 - a run's parts, by name
     return step
 
 
+def _fetch(
+    model: CtrModel,
+    number: int,
+    batch: Batch,
+    distinct: pserver.Distinct,
+    *,
+    mode: Mode | None,
+) -> Fetch:
+    """Ask for the rows of the next batch."""
+    with pserver.traced(number), pserver.span("fetch"):
+        if mode is not None:
+            mode.begin_fetch()
+        return model.fetch(batch, distinct=distinct)
+
+
 def _step(
     model: CtrModel,
     batch: Batch,
@@ -281,33 +298,37 @@ def _step(
     step: int,
 ) -> StepReport:
     """Compute one batch, push the rows' gradients, step the dense part."""
-    begin = time.perf_counter()
-    optimizer.zero_grad(set_to_none=True)
-    model.bag.comm.pull_s += time.perf_counter() - begin  # for a dense part that is on the servers
     over_ranks = optimizer if isinstance(optimizer, DenseOverRanks) else None
-    if over_ranks is not None:
-        over_ranks.begin(batch.num_samples)
+    with pserver.span("dense values"):
+        begin = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        model.bag.comm.pull_s += time.perf_counter() - begin  # for a dense part on the servers
+        if over_ranks is not None:
+            over_ranks.begin(batch.num_samples)
     if not batch.num_samples:
         _step_without_samples(optimizer, mode)
         return StepReport(step, batch, 0.0, np.empty(0, np.float32))
     factor = 1.0 if over_ranks is None else over_ranks.loss_factor
-    loss, logits = model.learn(batch, fetch, loss_factor=factor)
+    with pserver.span("compute"):
+        loss, logits = model.learn(batch, fetch, loss_factor=factor)
     norm, is_made = None, True
-    if over_ranks is not None:
-        norm = over_ranks.average(loss=loss)
-        is_made = over_ranks.is_made
-    elif isinstance(optimizer, SplitDense):
-        norm = optimizer.settle(mode)
-    elif mode is not None:
-        norm, is_made = _settle(model, mode)
-    if is_made or over_ranks is not None:
-        optimizer.step()
-    probabilities = torch.sigmoid(logits).cpu().numpy()
+    with pserver.span("dense step"):
+        if over_ranks is not None:
+            norm = over_ranks.average(loss=loss)
+            is_made = over_ranks.is_made
+        elif isinstance(optimizer, SplitDense):
+            norm = optimizer.settle(mode)
+        elif mode is not None:
+            norm, is_made = _settle(model, mode)
+        if is_made or over_ranks is not None:
+            optimizer.step()
+        probabilities = torch.sigmoid(logits).cpu().numpy()
     report = StepReport(step, batch, loss, probabilities, norm)
     if mode is not None:
-        begin = time.perf_counter()
-        mode.end_step(samples=batch.num_samples if is_made else 0, loss=report.loss)
-        model.bag.comm.push_s += time.perf_counter() - begin
+        with pserver.span("push"):
+            begin = time.perf_counter()
+            mode.end_step(samples=batch.num_samples if is_made else 0, loss=report.loss)
+            model.bag.comm.push_s += time.perf_counter() - begin
     return report
 
 

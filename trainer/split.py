@@ -69,6 +69,10 @@ _IDLE_IN_STAGES: Final = {
     "resume": "each trainer has a part of the dense weights",
     "max_staleness": "all pipelines go step by step anyway",
     "metrics_bind": "only trainers that have the whole model have a page",
+    **dict.fromkeys(
+        ("trace", "trace_every", "otel_endpoint"),
+        "only trainers that have the whole model have a trace",
+    ),
 }
 """What nothing reads with several stages, and what to do."""
 

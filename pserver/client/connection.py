@@ -19,6 +19,8 @@ import grpc
 
 from pserver.client.credentials import Credentials, Metadata
 from pserver.errors import PserverError, UnavailableError
+from pserver.trace.call import wire
+from pserver.trace.recorder import Place, here
 from pserver.transport import SERVICE
 
 Failing = Callable[[grpc.Call], PserverError]
@@ -60,6 +62,7 @@ class _Sent:
         timeout_s: that it gets.
         failing: makes our error of gRPC's.
         reply: the future of whoever asked.
+        place: in a trace; None: not traced.
     """
 
     method: str
@@ -67,6 +70,7 @@ class _Sent:
     timeout_s: float
     failing: Failing
     reply: "Future[bytes]"
+    place: Place | None
 
 
 class Connection:
@@ -101,7 +105,7 @@ class Connection:
             timeout_s: seconds that it gets.
             failing: is asked on a thread of gRPC for the error that the future fails with.
         """
-        sent = _Sent(method, message, timeout_s, failing, Future())
+        sent = _Sent(method, message, timeout_s, failing, Future(), here())
         self._once(sent, is_last=False)
         return sent.reply
 
@@ -129,10 +133,12 @@ class Connection:
             line = self._line
             stub = line.stub(sent.method)
             line.num_open += 1
-        shown = self._credentials.metadata
+        shown, traced = self._credentials.metadata, wire(sent.place, self._endpoint)
         try:
             call = stub.future(
-                sent.message, timeout=sent.timeout_s, metadata=shown + self.more_metadata
+                sent.message,
+                timeout=sent.timeout_s,
+                metadata=shown + self.more_metadata + traced.metadata,
             )
         except ValueError as error:  # gRPC's word for a connection that was closed
             self._leave_call(line)
@@ -141,6 +147,7 @@ class Connection:
                     UnavailableError(f"{sent.method} at {self._endpoint}: {error}")
                 )
             return
+        traced.follow(call)
         sent.reply.add_done_callback(functools.partial(_give_up, call))
         call.add_done_callback(functools.partial(self._end, sent, line, shown, is_last=is_last))
 

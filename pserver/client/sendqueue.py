@@ -46,6 +46,7 @@ from pserver.errors import (
     TransientError,
     UnavailableError,
 )
+from pserver.trace.call import Sending, leaving, sending
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,7 @@ class Request:
     message: bytes
     deadline: Deadline
     future: "Future[bytes]"
+    sending: Sending | None  # of a traced batch
 
 
 @dataclass(slots=True, eq=False)
@@ -152,7 +154,7 @@ class SendQueue:
                 )
             self._count += 1
             self._bytes += size
-            request = Request(method, message, deadline, Future())
+            request = Request(method, message, deadline, Future(), sending(method, self.endpoint))
             self._waiting.append(request)
             self._start_some()
         return request.future
@@ -234,9 +236,13 @@ class SendQueue:
         while self._waiting and self._may_start() and not self._is_closed:
             request = self._waiting.popleft()
             limit = self._limit(request)
-            trying = self._channel.start(
-                self._runtime, request.method, request.message, deadline=self._try_deadline(limit)
-            )
+            with leaving(request.sending):
+                trying = self._channel.start(
+                    self._runtime,
+                    request.method,
+                    request.message,
+                    deadline=self._try_deadline(limit),
+                )
             each = _Open(self._num_started, request, limit, trying)
             self._open[each.number] = each
             self._num_started += 1
@@ -256,7 +262,8 @@ class SendQueue:
         with self._room:
             if each.number not in self._open:
                 return  # closed
-            each.trying = self._runtime.submit(self._try_again(each, failure))
+            with leaving(each.request.sending):
+                each.trying = self._runtime.submit(self._try_again(each, failure))
             trying = each.trying
         trying.add_done_callback(functools.partial(self._end, each))
 
@@ -271,6 +278,8 @@ class SendQueue:
             self._count -= 1
             self._bytes -= len(request.message)
             self._room.notify_all()
+        if request.sending is not None:
+            request.sending.end(error)
         if error is None:
             self._tell_return()
             request.future.set_result(trying.result())

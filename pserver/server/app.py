@@ -47,6 +47,7 @@ from pserver.status import ERROR_KEY, to_status
 from pserver.table.sparse import warmup
 from pserver.table.storage import open_storage
 from pserver.tls import FreshTls, tls_of
+from pserver.trace.call import answering
 from pserver.transport import SERVICE, server_options, split_endpoint
 
 log = structlog.get_logger(__name__)
@@ -67,6 +68,7 @@ def _handler(servicer: Servicer, method: str, access: Access, audit: Audit) -> H
 
     A call is judged here, before the servicer sees it: embedded mode has no port and asks for no token.
     """
+    answer = answering(servicer.call)
 
     async def handle(message: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
         token, outcome = "", "CANCELLED"  # what it stays if the caller goes away
@@ -77,7 +79,7 @@ def _handler(servicer: Servicer, method: str, access: Access, audit: Audit) -> H
                 access.check(grant, method, message)
             if servicer.role.fence.place.is_of_a_pair:
                 servicer.role.fence.meet(context.invocation_metadata() or ())
-            reply = await servicer.call(method, message)
+            reply = await answer(method, message, context)
             outcome = "OK"
         except Exception as error:
             code, text, outcome = to_status(error)

@@ -36,6 +36,7 @@ from pserver.occurrences import NO_OCCURRENCES, Occurrences
 from pserver.server.geo import NOBODY, GeoMethods
 from pserver.server.report import Tallies
 from pserver.table.registry import Registry
+from pserver.trace import span
 from pserver.wire import TablePush
 
 Divisor = Literal["contributors", "registered", "samples"]
@@ -107,12 +108,14 @@ class Merge:
         ]
         for table, keys, grads, said in checked:
             if keys.size:
-                table.push(keys, grads, said)
+                with span("kernel", table=table.spec.name):
+                    table.push(keys, grads, said)
                 self.geo.note(table.spec.name, keys, NOBODY)
             table.version += 1
         for vector, sums in totals:
-            for index, total in sums.items():
-                vector.push(index, total)
+            with span("kernel", table=vector.spec.name):
+                for index, total in sums.items():
+                    vector.push(index, total)
             vector.version += 1
 
     def _rows(

@@ -20,6 +20,7 @@ from pserver.server.report import Tallies
 from pserver.table import shrink
 from pserver.table.registry import Registry
 from pserver.table.shown import check_shown, read_shown
+from pserver.trace import span
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import build_pull_reply, parse_pull
 from pserver.wire.small import build_small, parse_small
@@ -76,10 +77,11 @@ class Pulls:
             ]
         )
         for (part, table), block in zip(pairs, blocks, strict=True):
-            if part.create and self.may_make():
-                self.recorder.pull(table, part.keys, block.weights)
-            else:
-                table.peek(part.keys, block.weights, unknown=self.registry.unknown_reads)
+            with span("kernel", table=part.table):
+                if part.create and self.may_make():
+                    self.recorder.pull(table, part.keys, block.weights)
+                else:
+                    table.peek(part.keys, block.weights, unknown=self.registry.unknown_reads)
             if part.shown:
                 read_shown(table, part.keys, block.shows, block.clicks)
             self.tallies.keys_pulled[part.table] += part.keys.size

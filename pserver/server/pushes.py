@@ -31,6 +31,7 @@ from pserver.server.waiting import NotYet, Progress
 from pserver.table.dense import DenseTable
 from pserver.table.registry import Registry
 from pserver.table.sparse import SparseTable
+from pserver.trace import span
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import PushId, PushRequest, TablePush, parse_push
 from pserver.wire.small import build_small
@@ -241,11 +242,12 @@ class Pushes:
     def _step(self, table: SparseTable | DenseTable, part: TablePush, *, scale: float) -> None:
         """Apply the gradients that came for one table; a dense one's version rises at its end."""
         values = part.values if scale == 1.0 else part.values * np.float32(scale)
-        if isinstance(table, SparseTable):
-            table.push(part.keys, values, part.said)
-        else:
-            table.push(part.dense_part - 1, values)
-            table.version += part.dense_part == table.num_parts
+        with span("kernel", table=part.table):
+            if isinstance(table, SparseTable):
+                table.push(part.keys, values, part.said)
+            else:
+                table.push(part.dense_part - 1, values)
+                table.version += part.dense_part == table.num_parts
 
     def _note(self, part: TablePush, push_id: PushId) -> None:
         """Count what was written, and tell geo mode of it."""

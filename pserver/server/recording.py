@@ -26,6 +26,7 @@ from pserver.server.members import TakenError
 from pserver.server.methods import Own
 from pserver.server.waiting import NotYet
 from pserver.table.sparse import SparseTable
+from pserver.trace import span
 
 T = TypeVar("T")
 
@@ -154,9 +155,10 @@ class Recorder:
         journal = self.journal
         if journal is not None:
             position = journal.position
-            await journal.durable(position)
-            if self.until_taken is not None:
-                await self.until_taken(position)
+            with span("durable"):
+                await journal.durable(position)
+                if self.until_taken is not None:
+                    await self.until_taken(position)
             if self.may_acknowledge is not None:
                 self.may_acknowledge()
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from pserver.config import HOLD_S
 from pserver.errors import NotYetError
+from pserver.trace.call import turns
 
 T = TypeVar("T")
 
@@ -88,6 +89,7 @@ class Waiting:
             NotYetError: it had to wait for ``HOLD_S``; nothing was changed.
         """
         until: float | None = None
+        work = turns(work)
         while True:
             try:
                 return await run(work)

@@ -101,6 +101,8 @@ def test_a_setting_counts_when_it_is_given(kind: type[Settings]) -> None:
         "on_full": "evict",
         "queue_max": 7,
         "rule": "own.py:Mine",
+        "trace": "out.json",
+        "otel_endpoint": "h:4317",
         "storage_dir": "/fast",
         "checkpoint_dir": "/safe",
         "read_only": False,

@@ -11,7 +11,7 @@ What always holds:
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from typing_extensions import override
 
@@ -28,10 +28,12 @@ class RoundPull:
     keys: Mapping[str, Keys]
     round: int
     pending: pserver.PendingPull | None = None
+    place: pserver.Place | None = field(default_factory=pserver.here)  # of its batch, in a trace
 
     def send(self) -> None:
         """Ask for them."""
-        self.pending = self.mode.group.start_pull(self.keys, round_number=self.round)
+        with pserver.within(self.place):
+            self.pending = self.mode.group.start_pull(self.keys, round_number=self.round)
 
     def result(self) -> list[Floats]:
         """Wait for the rows; see ``Pending``.

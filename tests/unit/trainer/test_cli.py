@@ -228,6 +228,7 @@ IN_MODES: tuple[dict[str, object], ...] = (
 
 
 SHOWN = {"metrics_bind": "h:0", "metrics_token_file": "t", "log_format": "json"}
+SHOWN |= {"trace": "t", "trace_every": "5", "otel_endpoint": "h:1"}
 FLAGLESS = {"offload", "deterministic", "accumulate_avg", "resume", "insecure_bind"}
 """Switches, which take no value."""
 
