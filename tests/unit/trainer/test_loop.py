@@ -24,9 +24,10 @@ from tests.unit.trainer.models import (
     frozen,
     numbered,
 )
+from trainer.ahead import read_ahead
 from trainer.dataset import Batch, Generator
 from trainer.errors import DataError
-from trainer.loop import CtrModel, StepReport, read_ahead, train
+from trainer.loop import CtrModel, StepReport, train
 from trainer.model import make_model
 
 
