@@ -27,6 +27,7 @@ from pserver.errors import ConfigError
 from pserver.table.accessor import make_accessor
 from pserver.table.choice import Choice, keeper
 from pserver.table.dump import Arrays
+from pserver.table.slab_half import widened
 
 Dtype: TypeAlias = Literal["float32", "float16", "int8"]
 DTYPES: tuple[Dtype, ...] = ("float32", "float16", "int8")
@@ -110,16 +111,9 @@ def read_vectors(
 
 def _weights(rows: Arrays, dim: int) -> Floats:
     """Return the (U, dim) weights of rows; of ctr both parts."""
-    parts = [_as_float32(rows[name]) for name in ("weights", "embedx.weights") if name in rows]
+    parts = [widened(rows[name]) for name in ("weights", "embedx.weights") if name in rows]
     wide = [part[:, None] if part.ndim == 1 else part for part in parts]
     return np.concatenate(wide, axis=1)[:, :dim]
-
-
-def _as_float32(weights: NDArray[Any]) -> Floats:
-    """Return weights as numbers; uint16 are the upper halves of float32, which is bfloat16."""
-    if weights.dtype == np.uint16:
-        return (weights.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return weights.astype(np.float32, copy=False)
 
 
 def rounded(keys: Keys, weights: Floats, dtype: Dtype) -> tuple[Vectors, float, float]:

@@ -18,15 +18,28 @@ from pserver.arrays import Keys
 from pserver.errors import CheckpointError
 from pserver.spec import DenseSpec, TableSpec, parse_rule
 from pserver.table.dense_dump import dense_state
-from pserver.table.dump import overlay_rows
+from pserver.table.dump import overlay_rows, put_rows
 from pserver.table.optimizer import make_optimizer
+from pserver.table.slab_half import largest, narrowed, widened
 from pserver.table.sparse import SparseTable
 
-OnMismatch: TypeAlias = Literal["fail", "reset-state", "pad"]
+OnMismatch: TypeAlias = Literal["fail", "reset-state", "pad", "convert"]
 """``reset-state`` takes weights and begins the optimizer's state anew; ``pad`` also takes rows of another
-dim: more weights begin as first weights, fewer are cut off."""
+dim: more weights begin as first weights, fewer are cut off. ``convert`` takes rows whose weights have another
+``row_dtype``, each rounded to the nearest, with all else as it was; one that is too large is an error."""
 
-ON_MISMATCH: tuple[OnMismatch, ...] = ("fail", "reset-state", "pad")
+ON_MISMATCH: tuple[OnMismatch, ...] = ("fail", "reset-state", "pad", "convert")
+
+_TAKES: Mapping[OnMismatch, frozenset[str]] = {
+    "fail": frozenset(),
+    "reset-state": frozenset({"optimizer"}),
+    "pad": frozenset({"optimizer", "dim"}),
+    "convert": frozenset({"row_dtype"}),
+}
+"""The fields that may differ."""
+
+_WEIGHTS = ("weights", "embedx.weights")
+"""The columns whose type is the table's ``row_dtype``."""
 
 AnySpec: TypeAlias = TableSpec | DenseSpec
 
@@ -41,17 +54,32 @@ class Fit:
     Attributes:
         spec: what the table will be.
         is_exact: the stored columns are the table's.
+        is_converted: they are but for the type of the weights.
         has_state: the rule keeps state.
         keeps_state: stored state is taken.
     """
 
     spec: AnySpec
     is_exact: bool = True
+    is_converted: bool = False
     has_state: bool = False
     keeps_state: bool = True
 
     def put(self, table: SparseTable, keys: Keys, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Put rows that are not exactly the table's."""
+        """Put rows.
+
+        Raises:
+            CheckpointError: a weight is larger than the table's ``row_dtype`` has. Nothing was written.
+            TableFullError: there is no room for the rows. Nothing was written.
+        """
+        if self.is_converted:
+            rows = {
+                name: self._converted(column) if name in _WEIGHTS else column
+                for name, column in rows.items()
+            }
+        if self.is_exact or self.is_converted:
+            put_rows(table, keys, rows)
+            return
         overlay_rows(table, keys, {name: rows[name] for name in rows if self._takes(name)})
 
     def dense(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -69,6 +97,19 @@ class Fit:
     def dense_columns(self) -> list[str]:
         """Return the columns of a dense table."""
         return ["weights", *dense_state(self.spec.optimizer)]
+
+    def _converted(self, weights: NDArray[Any]) -> NDArray[Any]:
+        """Return stored weights in the table's type."""
+        assert isinstance(self.spec, TableSpec)
+        row_dtype, floats = self.spec.row_dtype, widened(weights)
+        too_large = np.abs(floats) > largest(row_dtype)
+        if too_large.any():
+            raise CheckpointError(
+                f"table {self.spec.name!r}: {np.count_nonzero(too_large)} of {floats.size} stored weights of "
+                f"a file are beyond {largest(row_dtype):g}, the largest {row_dtype}, up to "
+                f"{np.abs(floats).max():g}; take row_dtype=bfloat16 or float32"
+            )
+        return narrowed(floats, row_dtype)
 
     def _takes(self, name: str) -> bool:
         return self.keeps_state or not name.startswith("state.")
@@ -114,7 +155,8 @@ def fit_of(
         head = f"  {'table':<16} {'field':<12} {'stored':<40} servers"
         raise CheckpointError(
             f"{where}: tables differ from those that the servers have; --on-mismatch reset-state "
-            "takes weights only, pad also takes another dim\n" + "\n".join([head, *lines])
+            "takes weights only, pad also takes another dim, convert only another row_dtype\n"
+            + "\n".join([head, *lines])
         )
     return fits
 
@@ -135,9 +177,9 @@ def _may(
 ) -> bool:
     """Return whether a table may be filled all the same."""
     fields = {field for field, _, _ in differences}
-    if on_mismatch == "fail" or (isinstance(spec, DenseSpec) and fields != {"optimizer"}):
+    if isinstance(spec, DenseSpec) and fields != {"optimizer"}:
         return False
-    return fields <= ({"optimizer"} if on_mismatch == "reset-state" else {"optimizer", "dim"})
+    return fields <= _TAKES[on_mismatch]
 
 
 def _fit(spec: AnySpec, target: AnySpec, differences: list[tuple[str, object, object]]) -> Fit:
@@ -147,6 +189,7 @@ def _fit(spec: AnySpec, target: AnySpec, differences: list[tuple[str, object, ob
     return Fit(
         target,
         is_exact=not differences,
+        is_converted=fields == {"row_dtype"},
         has_state=has_state,
         keeps_state="optimizer" not in fields and old == new,
     )

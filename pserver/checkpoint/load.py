@@ -28,7 +28,7 @@ from pserver.errors import CheckpointError
 from pserver.placement import NUM_PARTITIONS, partitions_of_shard, slice_of_shard
 from pserver.spec import DenseSpec, TableSpec
 from pserver.table.dense_dump import fill_dense
-from pserver.table.dump import put_filter_state, put_rows
+from pserver.table.dump import put_filter_state
 from pserver.table.registry import Registry
 from pserver.table.sparse import SparseTable
 
@@ -272,12 +272,9 @@ def _load_sparse(
         for entry, rows in read_rows(store, manifest, fit.spec.name, partitions=own):
             table.erase(rows.pop("erased"))
             keys = rows.pop("keys")
-            if fit.is_exact:
-                put_rows(table, keys, rows)
-            else:
-                fit.put(table, keys, rows)
+            fit.put(table, keys, rows)
             loaded.bytes += entry.bytes
-    if fit.is_exact:
+    if fit.is_exact or fit.is_converted:
         _load_filter(store, chain[-1], table, own)
     entry_of_table = chain[-1].table(fit.spec.name)
     table.version = _of_shard(entry_of_table.versions, target)

@@ -150,8 +150,9 @@ class Checkpoints:
 
         Args:
             version: ``latest``, a name such as v00000012, or its number.
-            on_mismatch: what a table takes that exists with another spec: nothing but an error
-                (fail), weights only (reset-state), or also rows of another dim (pad).
+            on_mismatch: what a table takes that exists with another spec: nothing but an error (fail),
+                weights only (reset-state), also rows of another dim (pad), or weights of another
+                row_dtype, rounded to the nearest (convert).
 
         Raises:
             CheckpointError: a file is damaged, tables differ, or nothing matches. No shard changed.

@@ -13,6 +13,7 @@ What always holds:
       such a weight is refused (``weight_max``), and so is to begin with one (``make_slab``).
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -188,3 +189,38 @@ def make_slab(
             f"float16, {FLOAT16_MAX:g}; take row_dtype=bfloat16 or float32"
         )
     return HalfSlab(spec, optimizer, storage=storage, part=part)
+
+
+def widened(weights: NDArray[Any]) -> Floats:
+    """Return saved weights of any ``row_dtype`` as float32, exactly.
+
+    Args:
+        weights: of any shape; float32 or float16 numbers, or uint16, the bits of bfloat16.
+
+    >>> widened(np.array([0x3F80, 0xC000], np.uint16)).tolist()
+    [1.0, -2.0]
+    """
+    if weights.dtype == np.uint16:
+        return (weights.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return weights.astype(np.float32, copy=False)
+
+
+def narrowed(weights: Floats, row_dtype: str) -> NDArray[Any]:
+    """Return weights as a table with that ``row_dtype`` is saved, each rounded to the nearest.
+
+    Beyond the largest number there is the largest number; who does not want that asks for ``largest``.
+
+    >>> narrowed(np.array([1.0, -2.0], np.float32), "bfloat16").tolist()
+    [16256, 49152]
+    """
+    if row_dtype == "float32":
+        return weights
+    bits = np.empty(weights.size, np.uint16)
+    flat = np.ascontiguousarray(weights).reshape(-1)
+    halves.put(flat, flat.size, flat.size, _KINDS[row_dtype], np.zeros(1, np.int64), bits)
+    return bits.view(_SAVED_AS[row_dtype]).reshape(weights.shape)
+
+
+def largest(row_dtype: str) -> float:
+    """Return the largest weight that a table with that ``row_dtype`` takes."""
+    return FLOAT16_MAX if row_dtype == "float16" else math.inf
