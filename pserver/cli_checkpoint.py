@@ -94,9 +94,8 @@ def add_checkpoint(
         "--on-mismatch",
         choices=ON_MISMATCH,
         default="fail",
-        help="what a table that exists with another spec takes: nothing but an error, of another "
-        "optimizer the weights only, also rows of another dim, or weights of another row_dtype, rounded to "
-        "the nearest (default: fail)",
+        help="what a table that exists with another spec takes: nothing but an error, weights only, also "
+        "rows of another dim, or weights of another row_dtype, rounded (default: fail)",
     )
     listing = add("ls", _ls, "list the versions in a folder")
     verifying = add("verify", _verify, "read versions whole and check them")

@@ -298,7 +298,7 @@ def _servicer(settings: ServeSettings) -> Servicer:
     servicer.is_read_only = servicer.loads.only_reads = settings.read_only
     if settings.unknown_reads != "table":
         servicer.pushes.registry.unknown_reads = settings.unknown_reads
-    servicer.quota = quota_of(settings, servicer.pushes)
+    servicer.quota = quota_of(settings, servicer.pushes, servicer.role.feed.recorder.note)
     return servicer
 
 

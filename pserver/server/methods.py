@@ -86,7 +86,7 @@ class Own(enum.IntEnum):
 
     ROWS: rows that a pull made. EPOCH: that a save raised. SLICE: of a walk. EXPIRE: of a trainer's lease.
     LIMIT: of a round's wait. LOAD: of a checkpoint. INCARNATION: that was drawn anew. MARKS: of rows that a
-    save for serving chose.
+    save for serving chose. REFUSED: a trainer's push that a quota refused.
     """
 
     ROWS = 1001
@@ -97,6 +97,7 @@ class Own(enum.IntEnum):
     LOAD = 1006
     INCARNATION = 1007
     MARKS = 1008
+    REFUSED = 1009
 
 
 def kind_name(kind: int) -> str:

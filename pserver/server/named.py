@@ -15,6 +15,7 @@ from pserver.wire import parse_pull, parse_push
 from pserver.wire.small import parse_small
 
 PUSHES: Final = ("Push", "Assign", "PushDelta")
+GRADIENTS: Final = ("Push", "PushDelta")  # what counts as a trainer's step
 """Methods whose message is that of a push."""
 
 BY_SPEC: Final[Mapping[str, Any]] = {

@@ -13,6 +13,7 @@ Owner: the shard's owner thread.
 
 import contextlib
 import dataclasses
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from pserver.server.align import Align
 from pserver.server.bad_values import BadValues
 from pserver.server.geo import GeoMethods
 from pserver.server.members import REFUSED_MAX, Member, Members
+from pserver.server.methods import Own
 from pserver.server.once import Once
 from pserver.server.report import Tallies
 from pserver.server.rounds import Rounds
@@ -35,6 +37,9 @@ from pserver.trace import span
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import PushId, PushRequest, TablePush, parse_push
 from pserver.wire.small import build_small
+
+_REFUSAL = struct.Struct("<16sQQ?")
+"""Trainer, counter and position of a push, and whether more messages of it come."""
 
 Target = tuple[SparseTable | DenseTable, TablePush]
 
@@ -152,6 +157,38 @@ class Pushes:
                     f"{member.name} is {ahead} steps ahead of the slowest trainer, at most "
                     f"{spec.max_staleness} are allowed (--max-staleness)",
                 )
+
+    def refuse(self, message: bytes, note: Callable[[int, bytes], None]) -> None:
+        """Count gradients that are refused for what is no state, and so leave no record of their own.
+
+        Args:
+            message: of the push.
+            note: records that it was refused.
+
+        Raises:
+            NotYet: it has to wait for a cut that is not to have it.
+        """
+        request = self._read(message)
+        member = self.members.of(request.push_id.trainer)
+        if member is None or request.stamp is not None:
+            return
+        self.refuse_in_sync()
+        self.align.check(member)
+        if request.push_id.counter in member.refused:
+            return
+        note(Own.REFUSED, _refusal_body(request))
+        self._count_refused(member, request)
+
+    def replays(self) -> dict[int, Callable[[bytes], object]]:
+        """Return what applies the records of ``refuse`` again, in the owner thread."""
+
+        def refused(body: bytes) -> None:
+            request = _refusal_of(body)
+            member = self.members.of(request.push_id.trainer)
+            assert member is not None, "only a trainer's refusal is recorded"
+            self._count_refused(member, request)
+
+        return {Own.REFUSED: refused}
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -285,16 +322,31 @@ class Pushes:
         try:
             yield
         except PserverError:
-            counter = request.push_id.counter
-            if member is not None and counter not in member.refused:
-                member.refused = [*member.refused[1 - REFUSED_MAX :], counter]
-                self._count(member, request, 0)
+            if member is not None and request.push_id.counter not in member.refused:
+                self._count_refused(member, request)
             raise
+
+    def _count_refused(self, member: Member, request: PushRequest) -> None:
+        """Count a push of a trainer that was refused, and remember that it was."""
+        member.refused = [*member.refused[1 - REFUSED_MAX :], request.push_id.counter]
+        self._count(member, request, 0)
 
     def _duplicate(self, request: PushRequest) -> bytes:
         self.tallies.pushes_duplicate += 1
         versions = [] if request.more else [self._target(part).version for part in request.tables]
         return build_small(pb.PushReply(duplicate=True, versions=versions))
+
+
+def _refusal_body(request: PushRequest) -> bytes:
+    """Return the body of a record of a push that was refused: what a count of it needs."""
+    trainer, counter = request.push_id.trainer, request.push_id.counter
+    return _REFUSAL.pack(trainer, counter, request.position, request.more)
+
+
+def _refusal_of(body: bytes) -> PushRequest:
+    """Return such a push, without its tables."""
+    trainer, counter, position, more = _REFUSAL.unpack(body)
+    return PushRequest(0, PushId(trainer, counter), more, (), position=position)
 
 
 def _staleness(table: SparseTable | DenseTable, part: TablePush) -> int:

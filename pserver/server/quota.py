@@ -5,7 +5,8 @@ tables and before anything is recorded; settings of the server say how much.
 
 What always holds:
     * A refusal comes before the request is recorded or applied, so the clock that is asked here is in no state
-      that a replay has to repeat.
+      that a replay has to repeat. That a trainer's push was refused is state: other shards may have their part of
+      it, so it counts as the trainer's step, and has a record of its own.
     * New rows are counted for the whole message: it is taken, or refused.
     * A table that lets rows fall out at or under a limit here (``evict``) is never refused for that limit: it
       keeps within it by itself.
@@ -31,7 +32,7 @@ from pserver.config import ServeSettings
 from pserver.errors import QuotaError
 from pserver.occurrences import NO_OCCURRENCES, Occurrences
 from pserver.server.methods import METHODS
-from pserver.server.named import PUSHES
+from pserver.server.named import GRADIENTS, PUSHES
 from pserver.server.pushes import Pushes
 from pserver.spec import parse_rule
 from pserver.table.optimizer import make_optimizer
@@ -101,6 +102,7 @@ class Quota:
         pushes: Pushes,
         num_shards: int,
         *,
+        note: Callable[[int, bytes], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take the limits.
@@ -109,11 +111,12 @@ class Quota:
             limits: of each table.
             pushes: knows the shard's tables, which pushes were applied, and the rounds.
             num_shards: over which a dense table is split.
+            note: records that a trainer's push was refused.
             now: seconds.
         """
         self._limits, self._registry, self._once = limits, pushes.registry, pushes.once
         self._rounds, self._num_shards = pushes.rounds, num_shards
-        self._now = now
+        self._pushes, self._note, self._now = pushes, note, now
         self._lately: dict[str, Lately] = {}
         self._parked: dict[str, list[Parked]] = {}  # by table
 
@@ -145,14 +148,20 @@ class Quota:
 
         Raises:
             QuotaError: the table, the limit and what was asked for are named; nothing was done.
+            NotYet: a trainer's push is over one, and has to wait for a cut that is not to have it.
         """
         assert method in METHODS
         if method == "CreateDense":
             self._check_dense(message)
             return work()
         made, number = self._new_rows(method, message)
-        for table, part, rows in made:
-            self._check(method, table, rows, self._together(method, table, part, rows))
+        try:
+            for table, part, rows in made:
+                self._check(method, table, rows, self._together(method, table, part, rows))
+        except QuotaError:
+            if method in GRADIENTS:
+                self._pushes.refuse(message, self._note)
+            raise
         reply = work()
         for table, part, rows in made:
             self._lately.setdefault(table.spec.name, Lately()).add(self._now(), rows)
@@ -245,17 +254,20 @@ class Quota:
             )
 
 
-def quota_of(settings: ServeSettings, pushes: Pushes) -> Quota | None:
+def quota_of(
+    settings: ServeSettings, pushes: Pushes, note: Callable[[int, bytes], None]
+) -> Quota | None:
     """Return the quotas that a server's settings name, or None if they name none.
 
     Args:
         settings: of the server.
         pushes: of its shard.
+        note: records that a trainer's push was refused.
     """
     limits = Quotas(**{name: getattr(settings, name) for name in Quotas.__slots__})
     if limits == Quotas():  # evict is refused without a limit
         return None
-    return Quota(limits, pushes, settings.shards)
+    return Quota(limits, pushes, settings.shards, note=note)
 
 
 def _num_new(method: str, table: SparseTable, keys: Keys, said: Occurrences) -> int:

@@ -177,7 +177,7 @@ class Servicer:
             memory=memory,
             group=self._group,
             lifecycle=self._lifecycle,
-            replays=self._replays(loads) | saves.replays(),
+            replays=self._replays(loads) | saves.replays() | self.pushes.replays(),
             become=self._become,
         )
         return saves, loads, recovery

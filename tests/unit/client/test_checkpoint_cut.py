@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import pserver
+from pserver.embedded import Cluster
+from pserver.server.quota import Quota, Quotas
 from tests.unit.checkpoint.helpers import clients, manifest_in, rows_in
 
 STEPS_MAX = 2000
@@ -246,6 +248,31 @@ def test_a_cut_waits_for_no_push_that_a_shard_refused(tmp_path: Path, is_full: b
 
         saved = saving.checkpoints.save()
         with contextlib.suppress(refusal):  # told of once more
+            client.flush()
+        group.leave()
+
+    assert list(manifest_in(tmp_path, saved.version).pushes.values()) == [1]
+
+
+def test_a_cut_waits_for_no_push_that_a_quota_refused(tmp_path: Path) -> None:
+    """One shard takes its part of a step, the other lets the table have no more rows; saves work all the same."""
+    keys = one_key_a_shard(2, 0)
+    settings = pserver.GroupSettings(mode="async", trainer_id=0, trainers=1)
+    with Cluster(2, checkpoint_dir=str(tmp_path)) as shards, shards.connect() as client:
+        client.create_table(pserver.TableSpec(name="t", dim=1, optimizer="sgd:lr=1"))
+        full = shards.shards[1]
+        full.quota = Quota(Quotas(table_rows_max=0), full.pushes, 2, note=lambda *_: None)
+        group = client.join(settings)
+        step = pserver.Step({}, {}, is_everywhere=True)
+        pushed = group.start_push(
+            {"t": (keys, np.ones(2, np.float32), np.ones(2, np.uint32))}, step
+        )
+        with pytest.raises(pserver.QuotaError, match="at most 0 are allowed"):
+            pushed.result()
+
+        with shards.connect() as saving:
+            saved = saving.checkpoints.save()
+        with contextlib.suppress(pserver.QuotaError):  # told of once more
             client.flush()
         group.leave()
 

@@ -1,21 +1,22 @@
 """What ``pserver.server.quota`` promises: a bad feeder cannot fill a server, and a replay asks no clock."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pserver
-from pserver.config import ServeSettings
+from pserver.config import GroupSettings, ServeSettings
 from pserver.server.quota import Lately, Quota, Quotas, quota_of
 from pserver.server.servicer import Servicer
 from pserver.spec import TableSpec
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.messages import Stamp
-from pserver.wire.small import proto_of
+from pserver.wire.small import group_proto_of, proto_of
 from tests.unit.server import replay
-from tests.unit.server.messages import call, create, pull, push, push_bytes, stats
+from tests.unit.server.messages import TRAINER, call, create, pull, push, push_bytes, stats
 from tests.unit.server.test_replay import prepared
 
 SPEC = TableSpec(name="ads", dim=1, optimizer="sgd:lr=1", initializer="zeros")
@@ -35,7 +36,9 @@ def limited(spec: TableSpec = SPEC, **limits: Any) -> tuple[Servicer, Clock]:
     """Return a shard with a table and quotas, and their clock."""
     servicer, clock = Servicer(shard=0, num_shards=1, queue_max=8), Clock()
     create(servicer, spec)
-    servicer.quota = Quota(Quotas(**limits), servicer.pushes, 1, now=clock)
+    servicer.quota = Quota(
+        Quotas(**limits), servicer.pushes, 1, note=servicer._recorder.note, now=clock
+    )
     return servicer, clock
 
 
@@ -97,7 +100,7 @@ def test_bytes_are_counted_with_the_index_when_rows_are_made() -> None:
     servicer, _ = limited()
     table = servicer._registry.get("ads")
     limit = 10 * table.keeping.row_bytes
-    servicer.quota = Quota(Quotas(table_bytes_max=limit), servicer.pushes, 1, now=Clock())
+    servicer, _ = limited(table_bytes_max=limit)
     send(servicer, "Push", TEN)
 
     with pytest.raises(pserver.QuotaError, match=f"at most {limit} are allowed"):
@@ -202,7 +205,9 @@ def test_a_refused_call_leaves_no_record_when_there_is_a_journal(tmp_path: Path)
         await replay.begin(servicer, tmp_path / "journal")
         spec = pb.CreateTableRequest(spec=proto_of(SPEC)).SerializeToString()
         await servicer.call("CreateTable", spec)
-        servicer.quota = quota_of(ServeSettings(new_rows_per_call=5), servicer.pushes)
+        servicer.quota = quota_of(
+            ServeSettings(new_rows_per_call=5), servicer.pushes, servicer._recorder.note
+        )
         await servicer.call("Push", bytes(push_bytes({"ads": (TEN[:5], [1.0] * 5)}, counter=1)))
         for counter in (2, 3):
             message = push_bytes({"ads": ([*range(20, 26)], [1.0] * 6)}, counter=counter)
@@ -222,6 +227,40 @@ def test_a_refused_call_leaves_no_record_when_there_is_a_journal(tmp_path: Path)
     assert before == after
 
 
+def test_a_refused_push_of_a_trainer_is_its_step_and_is_recorded(tmp_path: Path) -> None:
+    """Refused twice under one push_id and then the next one: 2 steps, after a replay too."""
+
+    async def told() -> tuple[list[int], object, object]:
+        servicer = replay.shard()
+        await replay.begin(servicer, tmp_path / "journal")
+        spec = pb.CreateTableRequest(spec=proto_of(SPEC)).SerializeToString()
+        await servicer.call("CreateTable", spec)
+        group = group_proto_of(GroupSettings(mode="async", trainers=1))
+        joining = pb.JoinRequest(trainer=TRAINER, group=group, lease_s=10.0)
+        await servicer.call("Join", joining.SerializeToString())
+        note = servicer._recorder.note
+        servicer.quota = quota_of(ServeSettings(new_rows_per_call=5), servicer.pushes, note)
+        steps = []
+        for counter, keys in ((1, range(6)), (1, range(6)), (2, range(5))):
+            message = push_bytes({"ads": ([*keys], [1.0] * len(keys))}, counter=counter)
+            with contextlib.suppress(pserver.QuotaError):
+                await servicer.call("Push", bytes(message))
+            steps += [member.pushes for member in servicer._group.members]
+        before = await replay.image(servicer, tmp_path / "journal", tmp_path / "copy")
+        servicer.close()
+
+        again = replay.shard()
+        await replay.begin(again, tmp_path / "copy")
+        after = await replay.own(again, lambda: replay.state_of(again))
+        again.close()
+        return steps, before, after
+
+    steps, before, after = asyncio.run(told())
+
+    assert steps == [1, 1, 2]
+    assert before == after
+
+
 @pytest.mark.parametrize("admission", ["always", "count:n=2"])
 def test_parts_of_a_round_count_together_when_they_wait_for_it(admission: str) -> None:
     """One part fits and two do not: the second is refused, and the round ends without its rows."""
@@ -232,7 +271,9 @@ def test_parts_of_a_round_count_together_when_they_wait_for_it(admission: str) -
         spec = TableSpec(name="few", dim=1, optimizer="sgd:lr=1", admission=admission)
         await sender.do(("Drop", "few"))
         await sender.do(("CreateTable", spec))
-        servicer.quota = Quota(Quotas(table_rows_max=10), servicer.pushes, 1)
+        servicer.quota = Quota(
+            Quotas(table_rows_max=10), servicer.pushes, 1, note=servicer._recorder.note
+        )
         for who in (0, 1):
             await sender.do(("join", who))
 
@@ -265,7 +306,7 @@ def test_rows_fall_out_when_a_full_table_evicts_by_the_server(tmp_path: Path) ->
         servicer = replay.shard()
         await replay.begin(servicer, tmp_path / "journal")
         settings = ServeSettings(table_rows_max=2000, on_full="evict")
-        servicer.quota = quota_of(settings, servicer.pushes)
+        servicer.quota = quota_of(settings, servicer.pushes, servicer._recorder.note)
         rules = ["none", "lru:rows=500", "lfu:rows=1e6", "lru:bytes=5e6"]
         specs = [
             TableSpec(name=f"t{i}", dim=1, optimizer="sgd:lr=1", evict=rule)
