@@ -5,17 +5,16 @@ others load the machine; where they load it all the time, CPU time still tells w
 """
 
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
-from bench import links
+from bench import links, reduce_overlap
 from bench.ranks import free_port, run_ranks
-from collective import Group, Reducer, Summer, plan_buckets
+from bench.turns import best
+from collective import Group, Summer
 from collective.algorithm import Way
 
 WORLDS = (2, 3, 4)
@@ -27,7 +26,6 @@ _PROMISED_FROM = 1 << 20
 _TURNS, _TURNS_LARGE = 30, 8
 _LARGE = 4 << 20
 _SMALL_TENSORS, _SMALL_FLOATS = 200, 1000
-_STEPS = 12
 _RANKS_A_NODE = 2
 _SLOW_BYTES = 2 << 20
 
@@ -38,14 +36,19 @@ def run() -> dict[str, Any]:
     here: list[list[str]] = [[] for _ in range(max(WORLDS))]
     found = run_ranks("measure_here", inside=here, master=f"127.0.0.1:{free_port()}")
     try:
-        with links.nodes() as nodes:
-            inside = [node for node in nodes for _ in range(_RANKS_A_NODE)]
-            master = f"{links.MASTER_HOST}:{free_port()}"
-            found.update(run_ranks("measure_slow", inside=inside, master=master))
+        found.update(_over_link("measure_slow", links.RATE, ranks_a_node=_RANKS_A_NODE))
+        found.update(_over_link("measure_overlap", reduce_overlap.LINK_RATE, ranks_a_node=1))
     except links.RefusedError as refused:
         found["slow_link"] = f"left out: no namespaces or token buckets here ({refused})"
     found["load_average"] = {"before": load, "after": os.getloadavg()[0]}
     return found
+
+
+def _over_link(work: str, rate: str, *, ranks_a_node: int) -> dict[str, Any]:
+    """Run a function in the ranks of two nodes."""
+    with links.nodes(rate) as nodes:
+        inside = [node for node in nodes for _ in range(ranks_a_node)]
+        return run_ranks(work, inside=inside, master=f"{links.MASTER_HOST}:{free_port()}")
 
 
 def measure_here(group: Group) -> dict[str, Any]:
@@ -64,14 +67,14 @@ def measure_here(group: Group) -> dict[str, Any]:
     pair = group.split(_first(2, group), name="pair")
     if group.rank < 2:
         found["fused_over_unfused"] = _fused(pair)
-        found.update(_overlap(pair))
+        found.update(reduce_overlap.over_loopback(pair))
     return found
 
 
 def measure_slow(group: Group) -> dict[str, Any]:
     """Return the times of flat sums and of one by levels, over a slow link. Every rank calls it."""
     tensor = torch.zeros(_SLOW_BYTES // 4)
-    costs = _best(
+    costs = best(
         group,
         {
             "torch": _summing(Summer(group, "torch"), tensor),
@@ -90,37 +93,14 @@ def measure_slow(group: Group) -> dict[str, Any]:
     }
 
 
+def measure_overlap(group: Group) -> dict[str, Any]:
+    """Return what averaging while backward runs hides over a slow link. Every rank calls it."""
+    return reduce_overlap.over_link(group)
+
+
 def _first(count: int, group: Group) -> list[list[int]]:
     """Return the parts of a group in which its first ranks are together and the others alone."""
     return [list(range(count)), *([rank] for rank in range(count, group.world_size))]
-
-
-@dataclass(frozen=True, slots=True)
-class _Cost:
-    """What one way takes.
-
-    Attributes:
-        seconds: of the best turn, on the slowest rank.
-        cpu_s: of a turn on average, of all threads, on the rank that takes most.
-    """
-
-    seconds: float
-    cpu_s: float
-
-
-def _best(group: Group, works: Mapping[str, Callable[[], None]], turns: int) -> dict[str, _Cost]:
-    """Return what each takes, in turns, after one that does not count."""
-    costs = torch.tensor([[float("inf"), 0.0]] * len(works), dtype=torch.float64)
-    for turn in range(turns + 1):
-        for cost, work in zip(costs, works.values(), strict=True):
-            group.barrier()
-            begin, begin_cpu = time.perf_counter(), time.process_time()
-            work()
-            if turn:
-                cost[0] = min(cost[0].item(), time.perf_counter() - begin)
-                cost[1] += (time.process_time() - begin_cpu) / turns
-    group.maximum(costs)
-    return {name: _Cost(*cost) for name, cost in zip(works, costs.tolist(), strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +124,7 @@ def _bandwidths(group: Group, ratios: dict[int, list[_Ratio]]) -> dict[str, Any]
     for size in SIZES:
         tensor = torch.zeros(size // 4)
         works = {str(way): _summing(summer, tensor) for way, summer in summers.items()}
-        costs = _best(group, works, _TURNS if size < _LARGE else _TURNS_LARGE)
+        costs = best(group, works, _TURNS if size < _LARGE else _TURNS_LARGE)
         carried = 2 * (group.world_size - 1) / group.world_size * size
         found[f"{size >> 10}_kib"] = {way: carried / cost.seconds for way, cost in costs.items()}
         gloo, ring = costs["torch"], costs["ring"]
@@ -172,32 +152,5 @@ def _fused(group: Group) -> float:
         for tensor, part in zip(small, parts, strict=True):
             tensor.copy_(part)
 
-    costs = _best(group, {"one_by_one": one_by_one, "fused": fused}, _TURNS_LARGE)
+    costs = best(group, {"one_by_one": one_by_one, "fused": fused}, _TURNS_LARGE)
     return costs["one_by_one"].seconds / costs["fused"].seconds
-
-
-def _overlap(group: Group) -> dict[str, float]:
-    """Return a step that averages gradients while it computes, over one that computes, and over both in turn."""
-    net = nn.Sequential(*(nn.Linear(512, 512) for _ in range(8)), nn.Linear(512, 1))
-    inputs = torch.randn(256, 512)
-
-    def compute() -> None:
-        net.zero_grad()
-        net(inputs).square().mean().backward()
-
-    alone = _best(group, {"compute": compute}, _STEPS)["compute"].seconds
-    reducer = Reducer(Summer(group, "ring"), plan_buckets(net.named_parameters(), fuse_mb=2.0))
-
-    def overlapped() -> None:
-        reducer.begin(1.0)
-        compute()
-        reducer.wait()
-
-    step = _best(group, {"overlapped": overlapped}, _STEPS)["overlapped"].seconds
-    reducer.close()
-    whole = torch.zeros(sum(p.numel() for p in net.parameters()))
-    summing = _best(group, {"sum": _summing(Summer(group, "ring"), whole)}, _STEPS)["sum"].seconds
-    return {
-        "overlap_step_over_compute": step / alone,
-        "overlap_step_over_compute_then_sum": step / (alone + summing),
-    }

@@ -1,6 +1,6 @@
 """Two nodes joined by a slow link: network namespaces of this machine, for ``collective``.
 
-Each node has one end of a pair of devices, behind a token bucket that lets ``RATE`` pass. Ranks of a node reach
+Each node has one end of a pair of devices, behind a token bucket of a rate. Ranks of a node reach
 each other by the node's own loopback and are not slowed. It takes the right to make namespaces and queueing
 disciplines (root); where that is missing ``RefusedError`` says so.
 
@@ -24,8 +24,11 @@ class RefusedError(Exception):
 
 
 @contextlib.contextmanager
-def nodes() -> Iterator[list[list[str]]]:
+def nodes(rate: str) -> Iterator[list[list[str]]]:
     """Have two nodes; give for each the command that runs another one inside.
+
+    Args:
+        rate: of the link, each way, in the words of ``tc``.
 
     Raises:
         RefusedError: as of the class.
@@ -44,7 +47,7 @@ def nodes() -> Iterator[list[list[str]]]:
                 _command("ip", "-n", name, "addr", "add", address, "dev", device)
                 _command("ip", "-n", name, "link", "set", "lo", "up")
                 _command("ip", "-n", name, "link", "set", device, "up")
-                bucket = ("tbf", "rate", RATE, "burst", "64kb", "latency", "400ms")
+                bucket = ("tbf", "rate", rate, "burst", "64kb", "latency", "400ms")
                 _command("tc", "-n", name, "qdisc", "add", "dev", device, "root", *bucket)
         except (OSError, subprocess.CalledProcessError) as error:
             said = getattr(error, "stderr", None) or str(error)

@@ -31,7 +31,8 @@ from typing import Any
 from torch import Tensor
 
 from collective.errors import GroupError, PeerLostError, TensorError
-from collective.hetero_wire import Kind, Message, parse_address, receive, send, tune
+from collective.hetero_wire import Connection, Kind, Message, parse_address, receive, send, tune
+from collective.tls import TlsConnection, TlsFiles
 
 BYTES_MAX = 1 << 30
 """Bytes that wait on a dense trainer when nothing is said."""
@@ -88,7 +89,7 @@ class _Peer:
     """What is known of an embedding trainer."""
 
     name: str
-    control: socket.socket
+    control: Connection
     sends: threading.Lock = field(default_factory=threading.Lock)
     ended: int = 0
     is_done: bool = False
@@ -105,7 +106,12 @@ class Receiver:
     """
 
     def __init__(
-        self, bind: str, *, bytes_max: int = BYTES_MAX, facts: Mapping[str, Fact] | None = None
+        self,
+        bind: str,
+        *,
+        bytes_max: int = BYTES_MAX,
+        facts: Mapping[str, Fact] | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         """Listen.
 
@@ -114,10 +120,13 @@ class Receiver:
             bytes_max: of micro-batches that wait.
             facts: that embedding trainers must agree with, where they state them; one that does not
                 is refused.
+            tls: of this end; embedding trainers then need TLS too, with a certificate that its
+                authorities vouch for.
 
         Raises:
-            GroupError: the address cannot be bound.
+            GroupError: the address cannot be bound, or the files cannot be used.
         """
+        self._tls = None if tls is None else tls.accepting()
         host, port = parse_address(bind)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -251,7 +260,8 @@ class Receiver:
         """Listen to one connection until its end. Who greets with something else is sent away."""
         with connection:
             try:
-                hello = _greeting(receive(connection))
+                link = connection if self._tls is None else TlsConnection(connection, self._tls)
+                hello = _greeting(receive(link))
             except (OSError, TensorError) as error:
                 with self._lock:
                     self._refused = f"; refused: {address} ({error})"
@@ -259,16 +269,16 @@ class Receiver:
             name = f"embedding trainer {hello['trainer']} ({address})"
             try:
                 if hello["carries"] == "control":
-                    self._serve_control(connection, name, hello)
+                    self._serve_control(link, name, hello)
                 else:
-                    self._serve_work(connection, name)
+                    self._serve_work(link, name)
             except (OSError, TensorError) as error:
                 if hello["carries"] != "control":  # the other connection may bring the reason
                     with self._lock:
                         self._lock.wait_for(lambda: self._lost or self._is_closed, LAST_WORDS_S)
                 self._lose(f"{name} went away ({error})")
 
-    def _serve_control(self, connection: socket.socket, name: str, hello: dict[str, Any]) -> None:
+    def _serve_control(self, connection: Connection, name: str, hello: dict[str, Any]) -> None:
         peer = _Peer(name, connection)
         refusal = self._admit(peer, hello)
         if refusal:
@@ -310,7 +320,7 @@ class Receiver:
             self._lock.notify_all()
         return refusal
 
-    def _serve_work(self, connection: socket.socket, name: str) -> None:
+    def _serve_work(self, connection: Connection, name: str) -> None:
         """Pass micro-batches on, and their answers back."""
         while (message := receive(connection)).kind != Kind.BYE:
             is_score = message.kind == Kind.SCORE

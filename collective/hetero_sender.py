@@ -11,6 +11,7 @@ import contextlib
 import json
 import queue
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ from collective.hetero_wire import (
     send,
     tune,
 )
+from collective.tls import TlsConnection, TlsFiles
 
 WINDOW = 2
 """One micro-batch is computed while the next travels."""
@@ -42,6 +44,8 @@ TIMEOUT_S = 1800.0
 _RETRY_S = 0.1
 
 Answer = Future[tuple[Tensor, ...]]
+
+_Link = socket.socket | TlsConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class Sender:
         window: int = WINDOW,
         connect_s: float = CONNECT_S,
         timeout_s: float = TIMEOUT_S,
+        tls: TlsFiles | None = None,
     ) -> None:
         """Connect to every dense trainer.
 
@@ -79,10 +84,12 @@ class Sender:
             window: micro-batches on their way to each at once.
             connect_s: how long to try; dense trainers may start later.
             timeout_s: how long an answer may take.
+            tls: of this end; dense trainers then need TLS too, with certificates for the hosts in
+                ``addresses`` that its authorities vouch for.
 
         Raises:
-            GroupError: no address, one that is no HOST:PORT, or a dense trainer that refused this
-                one; the message says why.
+            GroupError: no address, one that is no HOST:PORT, a dense trainer that refused this one, or a
+                certificate that one of both found bad; the message says why.
             PeerLostError: a dense trainer could not be reached; the message names it.
         """
         if not addresses:
@@ -97,17 +104,22 @@ class Sender:
         self._stepped = dict.fromkeys(addresses, 0)
         self._is_closing = False
         end_s = time.monotonic() + connect_s
-        works: list[tuple[socket.socket, str]] = []
-        self._controls: dict[str, socket.socket] = {}
+        works: list[tuple[_Link, str]] = []
+        self._controls: dict[str, _Link] = {}
+        way = _Way(place, None if tls is None else tls.connecting(), end_s)
         with contextlib.ExitStack() as stack:  # closes what is open if one cannot be reached
             for address in addresses:
-                control = stack.enter_context(_connect(address, place, "control", end_s=end_s))
-                self._controls[address] = control
+                control = self._controls[address] = _connect(address, "control", way)
+                stack.callback(control.close)
             for address in addresses * window:
-                work = stack.enter_context(_connect(address, place, "work", end_s=end_s))
-                works.append((work, address))
+                works.append((_connect(address, "work", way), address))
+                stack.callback(works[-1][0].close)
             stack.pop_all()
         self._num_works = len(works)
+        self._threads = self._start(works)
+
+    def _start(self, works: Sequence[tuple[_Link, str]]) -> list[threading.Thread]:
+        """Start a thread for each connection."""
         listening = [
             threading.Thread(target=self._listen, args=pair, name="hetero-listen", daemon=True)
             for pair in self._controls.items()
@@ -116,9 +128,9 @@ class Sender:
             threading.Thread(target=self._carry, args=pair, name="hetero-send", daemon=True)
             for pair in works
         ]
-        self._threads = [*listening, *carrying]
-        for thread in self._threads:
+        for thread in (*listening, *carrying):
             thread.start()
+        return [*listening, *carrying]
 
     def send(self, tensors: Sequence[Tensor], *, weight: float) -> Answer:
         """Send a micro-batch to the next dense trainer that is free.
@@ -206,7 +218,7 @@ class Sender:
             except OSError as error:
                 self._lose(address, error)
 
-    def _listen(self, address: str, control: socket.socket) -> None:
+    def _listen(self, address: str, control: _Link) -> None:
         """Hear what a dense trainer says about steps and its end."""
         with control:
             while True:
@@ -223,7 +235,7 @@ class Sender:
                     self._stepped[address] += message.kind == Kind.STEP
                     self._lock.notify_all()
 
-    def _carry(self, connection: socket.socket, address: str) -> None:
+    def _carry(self, connection: _Link, address: str) -> None:
         """Carry micro-batches over one connection, one at a time."""
         connection.settimeout(self._timeout_s)
         with connection:
@@ -259,25 +271,48 @@ class _Order:
     answer: Answer
 
 
-def _connect(address: str, place: Place, carries: str, *, end_s: float) -> socket.socket:
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How all connections are made: who this is, with which certificate, and until when it is tried."""
+
+    place: Place
+    tls: ssl.SSLContext | None
+    end_s: float
+
+
+def _connect(address: str, carries: str, way: _Way) -> _Link:
     """Connect to a dense trainer, which may not listen yet, and say who this is."""
     host, port = parse_address(address)
     while True:
-        left_s = end_s - time.monotonic()
+        left_s = way.end_s - time.monotonic()
         try:
             connection = socket.create_connection((host, port), timeout=max(left_s, _RETRY_S))
             with contextlib.ExitStack() as stack:
                 stack.enter_context(connection)
-                _greet(connection, address, place, carries)
+                tune(connection)
+                tls = way.tls
+                link = connection if tls is None else TlsConnection(connection, tls, to_host=host)
+                _greet(link, address, way.place, carries)
+                link.settimeout(None)
                 stack.pop_all()
-            return connection
+            return link
+        except ssl.SSLError as error:
+            raise GroupError(f"dense trainer {address}: {_distrust(error)}") from error
         except OSError as error:
             if left_s <= 0:
-                raise PeerLostError(f"no dense trainer at {address}: {error}") from error
+                hint = "" if way.tls is None else "; with TLS here it must have TLS too"
+                raise PeerLostError(f"no dense trainer at {address}: {error}{hint}") from error
             time.sleep(_RETRY_S)
 
 
-def _greet(connection: socket.socket, address: str, place: Place, carries: str) -> None:
+def _distrust(error: ssl.SSLError) -> str:
+    """Return who of both refused the other."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not good here: {error.verify_message}"
+    return f"it refused this trainer's certificate, or speaks no TLS: {error.reason or error}"
+
+
+def _greet(connection: _Link, address: str, place: Place, carries: str) -> None:
     """Say who this is, and hear whether it is welcome."""
     hello = {
         "trainer": place.trainer,
@@ -285,10 +320,8 @@ def _greet(connection: socket.socket, address: str, place: Place, carries: str) 
         "facts": dict(place.facts or {}),
         "carries": carries,
     }
-    tune(connection)
     send(connection, Message(Kind.HELLO, text=json.dumps(hello)))
     if carries == "control":
         answer = receive(connection)
         if answer.kind != Kind.HELLO:
             raise GroupError(f"dense trainer {address} refused this trainer: {answer.text}")
-    connection.settimeout(None)

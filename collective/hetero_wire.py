@@ -1,6 +1,6 @@
 """Messages between embedding trainers and dense ones, as bytes on a socket.
 
-Rooms before and after: ``hetero`` and ``hetero_sender`` send and receive them; below are plain sockets.
+Rooms before and after: ``hetero`` and ``hetero_sender`` send and receive them; below are sockets, plain or of ``tls``.
 
 A message is a head (magic, kind, weight, tensors, bytes of text), the text, and for each tensor dtype, dims
 and shape, then its bytes. All numbers are little-endian; nothing is unpickled.
@@ -13,6 +13,7 @@ import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -32,6 +33,18 @@ _SHAPE = struct.Struct(f"<BB{DIMS_MAX}Q")  # dtype, dims, shape
 _MAGIC = b"PHT2"
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8)
+
+
+class Connection(Protocol):
+    """A connected socket, or one with TLS around it."""
+
+    def sendall(self, data: bytes | memoryview, /) -> None:
+        """Send all bytes."""
+        ...
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """Wait for some bytes and return how many; 0 at the end."""
+        ...
 
 
 class Kind(enum.IntEnum):
@@ -112,7 +125,7 @@ def check_tensors(tensors: Sequence[Tensor]) -> None:
             )
 
 
-def send(connection: socket.socket, message: Message) -> None:
+def send(connection: Connection, message: Message) -> None:
     """Send a message.
 
     Raises:
@@ -132,7 +145,7 @@ def send(connection: socket.socket, message: Message) -> None:
             connection.sendall(raw.numpy().data)
 
 
-def receive(connection: socket.socket) -> Message:
+def receive(connection: Connection) -> Message:
     """Wait for a message.
 
     Raises:
@@ -153,7 +166,7 @@ def receive(connection: socket.socket) -> Message:
     return Message(Kind(kind), tuple(tensors), weight, text)
 
 
-def _receive_tensor(connection: socket.socket, room: int) -> tuple[Tensor, int]:
+def _receive_tensor(connection: Connection, room: int) -> tuple[Tensor, int]:
     """Return a tensor and its bytes, of which there may be so many."""
     dtype, dims, *shape = _SHAPE.unpack(_exactly(connection, _SHAPE.size))
     if dtype >= len(_DTYPES) or dims > DIMS_MAX:
@@ -169,7 +182,7 @@ def _receive_tensor(connection: socket.socket, room: int) -> tuple[Tensor, int]:
     return raw.view(_DTYPES[dtype]).view(shape[:dims]), size
 
 
-def _exactly(connection: socket.socket, size: int) -> bytearray:
+def _exactly(connection: Connection, size: int) -> bytearray:
     """Receive so many bytes."""
     buffer = bytearray(size)
     rest = memoryview(buffer)

@@ -254,7 +254,8 @@ class RunSettings(
     def _check_access(self) -> Self:
         """Refuse certificates and a token that nobody would be shown."""
         for name in AccessSettings.model_fields:
-            serves = name != "token_file" and self.metrics_bind is not None
+            is_shown = self.metrics_bind is not None or self.role != "all"  # to others than servers
+            serves = name != "token_file" and is_shown
             if getattr(self, name) is not None and self.ps is None and not serves:
                 raise ValueError(f"{name} has no effect without ps: embedded shards have no port")
         return self

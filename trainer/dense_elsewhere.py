@@ -25,6 +25,7 @@ from collective import GroupError
 from collective.hetero import Fact
 from collective.hetero_sender import Place, Sender
 from trainer.config import RunSettings
+from trainer.meet import tls_files
 from trainer.modes.base import Mode
 from trainer.split import micro_batches
 from trainer.split_dense import SplitDense
@@ -129,6 +130,7 @@ def reach_dense_trainers(settings: RunSettings, facts: Mapping[str, Fact]) -> De
             Place(settings.trainer_id or 0, settings.trainers, facts),
             connect_s=settings.barrier_timeout,
             timeout_s=settings.barrier_timeout,
+            tls=tls_files(settings),
         )
     except GroupError as error:
         raise pserver.ConfigError(f"--next: {error}") from error

@@ -37,7 +37,7 @@ from trainer.dense import (
 )
 from trainer.errors import TrainerError
 from trainer.loop import StepReport
-from trainer.meet import meet
+from trainer.meet import meet, tls_files
 from trainer.memory import memory_facts
 from trainer.model import make_model
 from trainer.part import PartTrained, part_summary
@@ -181,7 +181,12 @@ def run_dense(
     if settings.dim is not None:
         facts["dim"] = settings.dim
     try:
-        receiver = Receiver(settings.listen, bytes_max=settings.stage_queue_bytes, facts=facts)
+        receiver = Receiver(
+            settings.listen,
+            bytes_max=settings.stage_queue_bytes,
+            facts=facts,
+            tls=tls_files(settings),
+        )
     except GroupError as error:
         raise pserver.ConfigError(f"--listen: {error}") from error
     try:

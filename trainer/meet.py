@@ -1,9 +1,10 @@
-"""How the trainers of a run that average something find each other.
+"""How the trainers of a run find each other, and what those of unlike roles show each other.
 
-Rooms before and after: ``job`` and ``job_dense`` call it; ``collective.connect`` does it.
+Rooms before and after: ``job``, ``job_dense`` and ``dense_elsewhere`` call it; ``collective`` does it.
 """
 
 from collective import Group, alone, connect
+from collective.tls import TlsFiles
 from trainer.config import RunSettings
 
 
@@ -29,3 +30,11 @@ def meet(settings: RunSettings, *, timeout_s: float) -> Group:
         timeout_s=timeout_s,
         connect_s=settings.barrier_timeout,
     )
+
+
+def tls_files(settings: RunSettings) -> TlsFiles | None:
+    """Return the files of TLS between trainers with role embed and dense: those that servers are shown."""
+    cert, key, ca = settings.tls_cert, settings.tls_key, settings.tls_ca
+    if cert is None or key is None or ca is None:
+        return None
+    return TlsFiles(cert, key, ca)

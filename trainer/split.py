@@ -57,7 +57,7 @@ _IDLE_IN_EMBED: Final = {
 _READ_IN_DENSE: Final = (
     *("role", "listen", "stage_queue_bytes", "model", "dim", "dense_optimizer", "seed", "device"),
     *("threads", "trainers", "trainer_id", "master", "master_store", "barrier_timeout"),
-    *("recompute", "amp"),
+    *("recompute", "amp", "tls_cert", "tls_key", "tls_ca"),
 )
 
 _IDLE_IN_STAGES: Final = {

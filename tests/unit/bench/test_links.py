@@ -14,7 +14,7 @@ def test_without_the_commands_the_slow_link_is_left_out_with_the_reason(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(collective, "run_ranks", lambda *_, **__: {"fused_over_unfused": 2.0})
 
-    with pytest.raises(links.RefusedError, match="ip"), links.nodes():
+    with pytest.raises(links.RefusedError, match="ip"), links.nodes(links.RATE):
         pass
     found = collective.run()
 

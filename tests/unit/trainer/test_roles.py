@@ -15,6 +15,7 @@ from rich.console import Console
 
 import pserver
 from collective import CollectiveError, PeerLostError
+from tests import certificates
 from tests.unit.trainer.models import on_file
 from tests.unit.trainer.split_runs import RULE, SYNC, WAIT_S, RunTogether, alone, write
 from tests.unit.trainer.test_hybrid import free_port, joined_order
@@ -144,6 +145,25 @@ def test_a_dense_part_on_a_gpu_agrees_with_one_process(
 
     torch.testing.assert_close(found.cpu(), wanted, rtol=0.0, atol=1e-4)
     assert [one.device for one in told] == ["cuda", "cpu"]
+
+
+def test_roles_with_tls_reach_each_other_and_strangers_do_not(
+    run_together: RunTogether, tmp_path: Path
+) -> None:
+    """The flags of TLS hold between trainers too: a run is as without; another authority is refused by name."""
+    path = write(tmp_path / "rows.txt", list(range(16)))
+    ours, theirs = (certificates.made(tmp_path / name) for name in ("ours", "theirs"))
+    behind = listening(1, **certificates.files(ours, "server"))
+    before = embedding(path, behind, 1, batch_size=8, **certificates.files(ours))
+    bad = embedding(path, behind, 1, **certificates.files(ours, ca=theirs))
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(job.run, behind[0])
+
+        with pytest.raises(pserver.ConfigError, match=r"--next: .* certificate is not good here"):
+            run_together(bad)
+        (here,), _, _ = run_together(before)
+
+        assert (here.samples, running.result(WAIT_S).samples) == (16, 16)
 
 
 def test_another_model_is_refused_with_both_names(
