@@ -12,6 +12,9 @@ SERVICE = "pserver.v1.PServer"
 TERM_KEY = "pserver-term"
 """Metadata of a call to a server that has a standby: the highest term that the client met."""
 
+FILE_ENDPOINT = "file:"
+"""Begins the endpoint of a server whose HOST:PORT stands in a file."""
+
 _MIB = 1 << 20
 
 Options = list[tuple[str, int | str]]
@@ -89,10 +92,11 @@ def split_endpoint(text: str, *, where: str) -> tuple[str, int]:
 def split_endpoints(text: str, *, where: str) -> list[str]:
     """Return the endpoints of a comma-separated list, in shard order.
 
-    One of them may be ``HOST:PORT|HOST:PORT``: a server, and its standby.
+    One of them may be ``HOST:PORT|HOST:PORT``: a server, and its standby. ``file:PATH`` is a server whose
+    HOST:PORT stands in a file, see ``pserver.client.whereabouts``.
 
     Raises:
-        ConfigError: the list is empty or too long, or an entry is no HOST:PORT or comes twice.
+        ConfigError: the list is empty or too long, or an entry is no HOST:PORT or file:PATH, or comes twice.
 
     >>> split_endpoints("a:1, b:2", where="--ps")
     ['a:1', 'b:2']
@@ -104,7 +108,10 @@ def split_endpoints(text: str, *, where: str) -> list[str]:
         )
     listed = [single for endpoint in endpoints for single in endpoint.split("|")]
     for endpoint in listed:
-        split_endpoint(endpoint, where=where)
+        if endpoint == FILE_ENDPOINT:
+            raise ConfigError(f"{where}: {FILE_ENDPOINT} must be followed by the path of a file")
+        if not endpoint.startswith(FILE_ENDPOINT):
+            split_endpoint(endpoint, where=where)
         if listed.count(endpoint) > 1:
             raise ConfigError(f"{where}: {endpoint} is listed twice; each shard has its own")
     return endpoints

@@ -75,7 +75,7 @@ class GrpcChannel:
         """Name the server; the connection is made by the first call.
 
         Args:
-            endpoint: HOST:PORT; a name is resolved again at each reconnect.
+            endpoint: HOST:PORT or file:PATH; a name is resolved, and a file read, again at each reconnect.
             credentials: what the server is shown.
         """
         self._endpoint = endpoint

@@ -145,7 +145,8 @@ def connect(
     Sets glibc's malloc of this process to keep large blocks, see ``pserver.malloc``.
 
     Args:
-        endpoints: ``HOST:PORT,HOST:PORT``, shard 0 first; ``HOST:PORT|HOST:PORT`` is a server and its standby.
+        endpoints: ``HOST:PORT,HOST:PORT``, shard 0 first; ``HOST:PORT|HOST:PORT`` is a server and its standby,
+            ``file:PATH`` one whose HOST:PORT stands in a file that is read again when nobody answers.
         settings: timeouts and limits.
         connect_s: seconds to wait for servers that are still starting.
 

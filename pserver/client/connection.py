@@ -5,8 +5,8 @@ Rooms before and after: ``channel`` sends a request on it, once; ``credentials``
 gRPC's own threads carry the bytes, and no event loop is asked: a pull of 27,600 keys costs a client 1.3 ms of CPU and
 a push 1.1, and 1.6 each through the stubs for asyncio (4 in flight, paired runs on 2 busy cores).
 
-What always holds: a connection that was lost is made again with the certificates that are in the files then; what
-is open on the one before may finish. Thread-safe.
+What always holds: a connection that was lost is made again with the certificates that are in the files then, to the
+address that ``whereabouts`` knows then; what is open on the one before may finish. Thread-safe.
 """
 
 import functools
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from pserver.client.credentials import Credentials, Metadata
+from pserver.client.whereabouts import address_of
 from pserver.errors import PserverError, UnavailableError
 from pserver.trace.call import wire
 from pserver.trace.recorder import Place, here
@@ -25,12 +26,16 @@ from pserver.transport import SERVICE
 
 Failing = Callable[[grpc.Call], PserverError]
 
+_NOBODY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+"""After these somebody else may be there: a server whose host is gone does not even refuse."""
+
 
 @dataclass(slots=True, eq=False)
 class _Line:
     """A connection with the certificates of one time; owner: the lock of its ``Connection``.
 
     Attributes:
+        address: of the server; empty: nobody knows one, and calls fail.
         channel: of gRPC.
         generation: of the certificates.
         methods: the stubs that were needed so far.
@@ -38,6 +43,7 @@ class _Line:
         is_left: whether another one took its place: it is closed with its last call.
     """
 
+    address: str
     channel: grpc.Channel
     generation: int
     methods: dict[str, grpc.UnaryUnaryMultiCallable] = field(default_factory=dict)
@@ -124,8 +130,9 @@ class Connection:
             line.channel.close()
 
     def _open(self) -> _Line:
-        """Return a connection with the certificates of now."""
-        return _Line(self._credentials.open(self._endpoint), self._credentials.generation)
+        """Return a connection with the certificates and to the address of now."""
+        address = address_of(self._endpoint)
+        return _Line(address, self._credentials.open(address), self._credentials.generation)
 
     def _once(self, sent: _Sent, *, is_last: bool) -> None:
         """Make one call."""
@@ -133,6 +140,10 @@ class Connection:
             line = self._line
             stub = line.stub(sent.method)
             line.num_open += 1
+        if not line.address:
+            self._renew()
+            self._refuse(sent, line, "no address of a server stands there")
+            return
         shown, traced = self._credentials.metadata, wire(sent.place, self._endpoint)
         try:
             call = stub.future(
@@ -141,15 +152,19 @@ class Connection:
                 metadata=shown + self.more_metadata + traced.metadata,
             )
         except ValueError as error:  # gRPC's word for a connection that was closed
-            self._leave_call(line)
-            if sent.reply.set_running_or_notify_cancel():
-                sent.reply.set_exception(
-                    UnavailableError(f"{sent.method} at {self._endpoint}: {error}")
-                )
+            self._refuse(sent, line, str(error))
             return
         traced.follow(call)
         sent.reply.add_done_callback(functools.partial(_give_up, call))
         call.add_done_callback(functools.partial(self._end, sent, line, shown, is_last=is_last))
+
+    def _refuse(self, sent: _Sent, line: _Line, reason: str) -> None:
+        """Settle a call that could not be begun."""
+        self._leave_call(line)
+        if sent.reply.set_running_or_notify_cancel():
+            sent.reply.set_exception(
+                UnavailableError(f"{sent.method} at {self._endpoint}: {reason}")
+            )
 
     def _end(
         self, sent: _Sent, line: _Line, shown: Metadata, call: grpc.Future, *, is_last: bool
@@ -157,7 +172,7 @@ class Connection:
         """Settle a call that came to its end, or make it once more; on a thread of gRPC."""
         self._leave_call(line)
         code = call.code()
-        if code is grpc.StatusCode.UNAVAILABLE:
+        if code in _NOBODY:
             self._renew()
         if code is grpc.StatusCode.UNAUTHENTICATED and not is_last:
             self._credentials.renew_token()
@@ -183,11 +198,13 @@ class Connection:
             line.channel.close()
 
     def _renew(self) -> None:
-        """Take another connection, if there are other certificates now."""
+        """Take another connection, if there are other certificates or another address now."""
         self._credentials.renew_tls()
+        address = address_of(self._endpoint)
         with self._lock:
             before = self._line
-            if before.generation == self._credentials.generation:
+            is_there = address in ("", before.address)
+            if is_there and before.generation == self._credentials.generation:
                 return
             self._line = self._open()
             before.is_left = True

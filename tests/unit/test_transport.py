@@ -108,3 +108,13 @@ def test_server_and_its_standby_are_one_entry() -> None:
         split_endpoints("a:1|b", where="--ps")
     with pytest.raises(ConfigError, match="a:1 is listed twice"):
         split_endpoints("a:1|b:2,a:1", where="--ps")
+
+
+def test_server_whose_address_stands_in_a_file_is_an_entry() -> None:
+    """``file:PATH`` is taken as it is, beside others; it needs a path."""
+    assert split_endpoints("file:run/shard-0,b:2|file:c", where="--ps") == [
+        "file:run/shard-0",
+        "b:2|file:c",
+    ]
+    with pytest.raises(ConfigError, match="--ps: file: must be followed by the path of a file"):
+        split_endpoints("file:,b:2", where="--ps")

@@ -4,6 +4,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
@@ -168,3 +169,27 @@ def test_a_request_is_refused_when_the_connection_was_closed(server: tuple[str, 
     assert isinstance(late, UnavailableError)
     assert f"Hold at {endpoint}: " in str(late)
     go_on.set()
+
+
+def test_a_server_is_found_where_the_file_says_after_a_call_found_nobody(
+    server: tuple[str, Script], tmp_path: Path
+) -> None:
+    """No address and a wrong one fail as a server that is out does; once the right one stands there, calls arrive."""
+    endpoint, script = server
+    file = tmp_path / "shard-0"
+    connection = Connection(f"file:{file}", OPEN)
+
+    nowhere = send(connection, "Hold").exception(WAIT_S)
+    file.write_text("127.0.0.1:1", encoding="utf-8")
+    still = send(connection, "Hold").exception(WAIT_S)
+    wrong = send(connection, "Hold").exception(WAIT_S)
+    file.write_text(endpoint, encoding="utf-8")
+    assert isinstance(send(connection, "Hold").exception(WAIT_S), UnavailableError)
+    reply = send(connection, "Hold", b"there")
+    script.held.get(timeout=WAIT_S)[0].set()
+
+    assert reply.result(WAIT_S) == b"there"
+    expected = f"Hold at file:{file}: no address of a server stands there"
+    assert [str(nowhere), str(still)] == [expected, expected]
+    assert "127.0.0.1:1" in str(wrong)
+    connection.close()
