@@ -18,18 +18,17 @@ import json
 import os
 import queue
 import re
-import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pserver
 from trainer.aliases import AGENT_STORE, MEETING
 from trainer.config import RunSettings
 from trainer.errors import TrainerError
-from trainer.launch_child import Child, Events, end_all
+from trainer.launch_child import Child, Events, Started, end_all
 from trainer.lost import settled
 from trainer.progress import ManyView
 from trainer.split import is_split
@@ -80,7 +79,7 @@ def launch(settings: RunSettings, *, environ: Mapping[str, str]) -> Summary:
             trainers.append(
                 Child(f"trainer {number}", number, command, log=log, environ=clean, events=events)
             )
-        return _follow(settings, trainers, events)
+        return follow(settings, trainers, events)
 
 
 def without_ours(environ: Mapping[str, str]) -> dict[str, str]:
@@ -209,8 +208,18 @@ def _endpoints(servers: list[Child], events: Events) -> list[str]:
     return [found[server.number] for server in servers]
 
 
-def _follow(settings: RunSettings, trainers: list[Child], events: Events) -> Summary:
-    """Show the trainers until all have ended, and return their figures."""
+def follow(settings: RunSettings, trainers: Sequence[Started], events: Events) -> Summary:
+    """Show the trainers until all have ended, and return their figures.
+
+    Args:
+        settings: of the run.
+        trainers: of the job.
+        events: their lines and ends; any other process is a server, and its end that of the job.
+
+    Raises:
+        pserver.ConfigError: a trainer refused its settings.
+        TrainerError: one failed, and the others do not go on, or a server ended.
+    """
     summaries: dict[int, Summary] = {}
     steps: dict[int, int] = {}
     failures: list[str] = []
@@ -224,13 +233,15 @@ def _follow(settings: RunSettings, trainers: list[Child], events: Events) -> Sum
             except queue.Empty:
                 view.show()
                 continue
+            if trainer not in trainers:
+                raise TrainerError(_ended(trainer))
             if line is None:
                 running.discard(trainer)
                 view.end(trainer.number)
                 status = trainer.wait()
                 if status or trainer.number not in summaries:
                     step = steps.get(trainer.number, 0)
-                    failures.append(_failed(settings, trainer, status, step=step))
+                    failures.append(_failed(settings, trainer, step=step))
                 continue
             told = json.loads(line)
             if "progress" in told:
@@ -247,6 +258,11 @@ def _follow(settings: RunSettings, trainers: list[Child], events: Events) -> Sum
     return dataclasses.replace(merged, trainers=len(summaries))
 
 
+def _ended(process: Started) -> str:
+    """Return what is told of a process that ended, or failed."""
+    return f"{process.name} {process.how()}: {process.reason()}; its log is {process.log}"
+
+
 def _incarnations(settings: RunSettings) -> dict[int, int]:
     """Return which process each shard is now that all trainers have ended; none if they cannot be asked."""
     assert settings.ps is not None, "the settings were checked"
@@ -258,25 +274,19 @@ def _incarnations(settings: RunSettings) -> dict[int, int]:
     return {}
 
 
-def _failed(settings: RunSettings, trainer: Child, status: int, *, step: int) -> str:
+def _failed(settings: RunSettings, trainer: Started, *, step: int) -> str:
     """Return what is told of a trainer that failed, if the others go on; raise it if not.
 
     Args:
         settings: of the run.
         trainer: that ended.
-        status: of it; below 0 it is the signal that killed it.
         step: the last one that it told of.
 
     Raises:
         pserver.ConfigError: it refused its settings.
         TrainerError: it failed otherwise.
     """
-    how = (
-        f"was killed by {signal.Signals(-status).name}"
-        if status < 0
-        else f"ended with status {status}"
-    )
-    told = f"{trainer.name} {how}: {trainer.reason()}; its log is {trainer.log}"
+    told, status = _ended(trainer), trainer.wait()
     goes_on = settings.on_missing != "fail" if settings.mode == "sync" else status < 0
     if goes_on and not is_split(settings):
         return f"{told}; step {step} was the last that it told of, {_lost(settings)}"

@@ -10,7 +10,6 @@ failed for good, the first failure is told, with its last words.
 
 import contextlib
 import re
-import signal
 import sys
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +18,13 @@ from pathlib import Path
 import pserver
 from trainer.errors import TrainerError
 from trainer.launch import servers_here, without_ours
+from trainer.launch_child import how_ended, last_words
 
 PORT = 29400
 """Of the first node, where several nodes meet, when nothing is said."""
 
 _NNODES = re.compile(r"(\d+)(?::(\d+))?")
 _ROLE = "rank"
-_LAST_WORDS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +185,9 @@ def _run_agent(launch: Launch) -> None:
         elastic_launch(config=config, entrypoint=program)(*words)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        how = (
-            f"was killed by {signal.Signals(-failure.exitcode).name}"
-            if failure.exitcode < 0
-            else f"ended with status {failure.exitcode}"
-        )
         log = _newest_log(launch.log_dir, failure.local_rank)
-        raise TrainerError(f"rank {rank} {how}: {_last_words(log)}; its log is {log}") from error
+        how = how_ended(failure.exitcode)
+        raise TrainerError(f"rank {rank} {how}: {last_words(log)}; its log is {log}") from error
     except RendezvousError as error:
         raise TrainerError(
             f"the {launch.nodes_max} nodes did not meet at {meeting}: {error}; are all started, with the "
@@ -206,9 +201,3 @@ def _newest_log(folder: Path, local_rank: int) -> Path:
     """Return where a rank's last attempt wrote its errors."""
     logs = folder.glob(f"*/attempt_*/{local_rank}/stderr.log")
     return max(logs, key=lambda path: path.stat().st_mtime)
-
-
-def _last_words(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    said = [line for line in lines if line.strip()]
-    return said[-1][:_LAST_WORDS_MAX] if said else "it said nothing"

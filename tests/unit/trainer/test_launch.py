@@ -32,6 +32,15 @@ def child(code: str, log: Path) -> Iterator[tuple[Child, Events]]:
         end_all([one])
 
 
+def ending(status: int) -> str:
+    """Return Python that ends with a status; below 0 it is a signal."""
+    return (
+        f"import os; os.kill(os.getpid(), {-status})"
+        if status < 0
+        else f"raise SystemExit({status})"
+    )
+
+
 def test_flags_give_a_trainer_the_settings_and_its_place() -> None:
     """What was given is given again, resolved; what is for all of them is not."""
     settings = RunSettings.make(
@@ -167,9 +176,8 @@ def test_others_go_on_and_what_is_lost_is_told(
 ) -> None:
     """A trainer that nobody has to wait for becomes a warning with its last step and its rows."""
     settings = RunSettings.make({"trainers": 2, "data": "x", **values}, origins={})
-    with child("pass", tmp_path / "log") as (one, _):
-        one.wait()
-        told = _failed(settings, one, status, step=7)
+    with child(ending(status), tmp_path / "log") as (one, _):
+        told = _failed(settings, one, step=7)
 
     assert all(fact in told for fact in facts), told
 
@@ -180,8 +188,8 @@ def test_others_go_on_and_what_is_lost_is_told(
 def test_a_failure_ends_the_others(values: dict[str, object], status: int, tmp_path: Path) -> None:
     """An error of its own ends the job, and in sync any end does that ``on_missing`` does not allow."""
     settings = RunSettings.make({"trainers": 2, **values}, origins={})
-    with child("pass", tmp_path / "log") as (one, _):
-        one.wait()
-
-        with pytest.raises(TrainerError, match="the others were ended"):
-            _failed(settings, one, status, step=7)
+    with (
+        child(ending(status), tmp_path / "log") as (one, _),
+        pytest.raises(TrainerError, match="the others were ended"),
+    ):
+        _failed(settings, one, step=7)
