@@ -32,6 +32,8 @@ PROCESS_READERS: dict[str, str] = {
     "bench/load.py": "it starts its clients with its own arguments",
     "bench/ranks.py": "its ranks are processes that it starts with arguments of their own",
     "bench/start.py": "its servers get a compile cache of their own",
+    "trainer/launch_ray_host.py": "it runs on a machine that has no command line of ours",
+    "trainer/leash.py": "it is a command line, for those who start processes",
     "bench/torch_rpc.py": "it is a process of its own; torch.distributed reads the environment",
 }
 

@@ -47,7 +47,7 @@ _HERE_ONLY = (
     "master",
     "metrics_bind",
 )
-_READY = re.compile(r"shard \d+ of \d+ ready on (\S+)")
+READY = re.compile(r"shard \d+ of \d+ ready on (\S+)")
 _START_S = 300.0  # for a server of this machine to say that it is ready; the first one ever compiles its kernels
 _POLL_S = 0.2
 
@@ -101,14 +101,19 @@ def trainer_flags(settings: RunSettings, number: int, *, ps: str, master: str) -
         master: where trainers meet, if they do.
     """
     given = sorted(settings.model_fields_set.difference(_HERE_ONLY))
-    flags = [_flag(name, getattr(settings, name)) for name in given]
+    flags = [given_flag(name, getattr(settings, name)) for name in given]
     threads = settings.threads or max(1, (os.cpu_count() or 1) // settings.trainers)
     own: dict[str, object] = {"ps": ps, "trainer_id": number, "threads": threads}
     own["metrics_bind"] = page_of(settings.metrics_bind, number)
-    if settings.dense == "allreduce" or settings.stages > 1:
+    if meets(settings):
         own["master"] = master
-    flags += [_flag(name, value) for name, value in own.items()]
+    flags += [given_flag(name, value) for name, value in own.items()]
     return [*(flag for flag in flags if flag), "--json", "--json-progress"]
+
+
+def meets(settings: RunSettings) -> bool:
+    """Return whether the trainers of a job meet each other, beside the servers."""
+    return settings.dense == "allreduce" or settings.stages > 1
 
 
 def page_of(bind: str | None, number: int) -> str | None:
@@ -121,7 +126,7 @@ def page_of(bind: str | None, number: int) -> str | None:
     return f"{host}:{int(port) + number}" if port.isdecimal() and int(port) else bind
 
 
-def _flag(name: str, value: object) -> str:
+def given_flag(name: str, value: object) -> str:
     """Return the flag that gives a setting a value; empty if it is not set."""
     dashed = name.replace("_", "-")
     if isinstance(value, bool):
@@ -174,7 +179,7 @@ def servers_here(
     events: Events = queue.Queue()
     servers: list[Child] = []
     place = {"shards": shards, "bind": "127.0.0.1:0", "drain_s": 0.0, "log_level": "warning"}
-    flags = [flag for name, value in {**place, **own}.items() if (flag := _flag(name, value))]
+    flags = [flag for name, value in {**place, **own}.items() if (flag := given_flag(name, value))]
     try:
         for shard in range(shards):
             command = [*_python("pserver"), "serve", f"--shard={shard}", *flags]
@@ -203,7 +208,7 @@ def _endpoints(servers: list[Child], events: Events) -> list[str]:
                 f"{server.name} ended with status {status} before it was ready: "
                 f"{server.reason()}; its log is {server.log}"
             )
-        if match := _READY.search(line):
+        if match := READY.search(line):
             found[server.number] = match[1]
     return [found[server.number] for server in servers]
 
