@@ -83,15 +83,15 @@ def run_settings(
     return settings
 
 
-def rendered(overlay: str) -> list[Object]:
-    """Return the objects of an overlay as ``kubectl`` sends them; skip where it cannot."""
+def rendered(name: str, *, of: str = "overlays") -> list[Object]:
+    """Return the objects of an overlay, or of an example, as ``kubectl`` sends them; skip where it cannot."""
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl")
     command = ["kubectl", "kustomize"]
     able = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
     if able.returncode or "kustomization" not in able.stdout:
         pytest.skip("needs a kubectl that knows kustomize")
-    folder = DEPLOY / "kubernetes" / "overlays" / overlay
+    folder = DEPLOY / "kubernetes" / of / name
     done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
