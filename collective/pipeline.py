@@ -9,7 +9,8 @@ weigh by their samples; one without samples passes as an empty parcel.
 
 torch.distributed.pipelining is not what runs here, though its split of backward is: its executor needs
 as many micro-batches as stages, sends only between neighbours that agreed on shapes, and takes the default
-process group (read in torch 2.13; pytorch issues 126600, 127964, 132644).
+process group (read in torch 2.13; pytorch issues 126600, 127964, 132644). What splits backward is imported
+for ``zero_bubble`` only: torch's compiler and more come with it, and every trainer imports this file.
 
 What always holds: after ``step`` returned on any rank, all ranks have all gradients of that step. If it raises on
 one, it raises on all within the limit of the group: there with the exception, elsewhere with a
@@ -17,13 +18,13 @@ one, it raises on all within the limit of the group: there with the exception, e
 """
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from collective.errors import GroupError, TensorError
 from collective.group import Group
@@ -111,6 +112,8 @@ class Pipeline:
         self._stages = {s.index: s for s in stages if timetable.rank_of(s.index) == group.rank}
         for stage in self._stages.values():
             stage.module.to(self._device)
+        if timetable.schedule == "zero_bubble":
+            self._split = importlib.import_module("torch.distributed.pipelining._backward")
         self._last = len(stages) - 1
         self._steps = 0
         self._held: dict[tuple[int, int], _Held | None] = {}
@@ -275,7 +278,9 @@ class Pipeline:
         outputs = [o.clone() if o._is_view() else o for o in outputs]  # noqa: SLF001
         weights = self._stages[stage].module.parameters()
         try:
-            found, held.groups = stage_backward_input(outputs, roots, held.inputs, weights)
+            found, held.groups = self._split.stage_backward_input(
+                outputs, roots, held.inputs, weights
+            )
         except RuntimeError as error:
             # torch hides what a layer raised behind an error of its own about shapes.
             raise (error.__cause__ or error) from None
@@ -292,7 +297,7 @@ class Pipeline:
             return
         # Groups may share operations, so the first must not free them; they go with `held`.
         weights = self._stages[stage].module.parameters()
-        stage_backward_weight(weights, held.groups, retain_graph=True)
+        self._split.stage_backward_weight(weights, held.groups, retain_graph=True)
 
     def _give(
         self,

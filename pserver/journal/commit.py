@@ -60,7 +60,7 @@ class Commit:
     def __init__(
         self, fsync: Fsync, interval_s: float, *, on_failure: Callable[[str], None]
     ) -> None:
-        """Start the thread, where there is anything to sync.
+        """Sync nothing yet: the thread starts with the first segment.
 
         Args:
             fsync: the promise.
@@ -78,8 +78,6 @@ class Commit:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        if fsync != "off":
-            self._thread.start()
 
     @property
     def synced(self) -> int:
@@ -89,10 +87,13 @@ class Commit:
     def begin_segment(self, file: int) -> None:
         """Sync another file from now on; the one before is synced and closed."""
         with self._changed:
-            if self._file >= 0:
+            is_first = self._file < 0
+            if not is_first:
                 self._retired.append(self._file)
             self._file = file
             retired = self._retired if self._fsync == "off" else []
+        if is_first and self._fsync != "off":
+            self._thread.start()
         while retired:
             os.close(retired.pop())
 

@@ -267,9 +267,9 @@ class Journal:
         self._check_owner(listed[-1])
         self.number = listed[0].head.journal
         self._sync_all(listed)
-        self._go_on(listed[-1])
         state = read_state(self._folder)
         self.may_have_lost = state is None or state.may_have_lost(boot_id())
+        self._go_on(listed[-1])  # last: its file and the thread that syncs it need a ``close``
 
     def _sync_all(self, listed: Sequence[Segment]) -> None:
         """Keep the promises of the process before: what it wrote may not be on the disk yet."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,6 +107,17 @@ def test_damage_before_the_end_is_refused(
 
     with pytest.raises(JournalError, match=rf"{path}: damaged at offset \d+: record \d"):
         Journal(folder)
+
+
+def test_no_thread_is_left_when_a_journal_is_refused(tmp_path: Path) -> None:
+    """The thread that syncs starts with the first file, so a refused journal leaves none behind."""
+    write(tmp_path, shard=0, num_shards=2)
+    before = threading.active_count()
+
+    with pytest.raises(ConfigError, match="shard 0 of 2, and this is shard 0 of 1"):
+        Journal(tmp_path)
+
+    assert threading.active_count() == before
 
 
 def test_gap_between_segments_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
