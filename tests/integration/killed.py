@@ -1,35 +1,20 @@
 """A server that is killed at random moments and comes back within a moment, each time a real process.
 
-A process of its own imports all that ``pserver serve`` needs and loads its kernels once; each server is a
-fork of it, so a restart costs 0.1 s and not the 3 s of an interpreter. What always holds: the server that
-runs last is ended with the context.
+Each is a fork (see ``forked``), so a restart costs 0.1 s. What always holds: the server that runs last is ended with
+the context.
 """
 
-import multiprocessing
-import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
 
 from pserver.cli import main
+from tests.integration.forked import Forked
 
 WAIT_S = 60.0
 """The longest that a test waits for what must come."""
-
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.integration.warm"])
-
-
-def _serve(flags: list[str], log: str) -> None:
-    """Be the server: what it prints goes to a file."""
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(target, 1)
-    os.dup2(target, 2)
-    sys.exit(main(["serve", *flags]))
 
 
 def free_port() -> int:
@@ -75,27 +60,25 @@ class Killed:
     ) -> None:
         """End the process that runs now."""
         self._process.kill()
-        self._process.join(WAIT_S)
+        self._process.wait(WAIT_S)
 
-    def _start(self) -> ForkServerProcess:
-        process = _CONTEXT.Process(target=_serve, args=(self._flags, str(self.log)))
-        process.start()
-        return process
+    def _start(self) -> Forked:
+        with self.log.open("ab") as log:
+            file = log.fileno()
+            return Forked(main, ["serve", *self._flags], output=file, errors=file)
 
     def kill(self) -> None:
         """End the process as a lack of memory does, and start the next one."""
-        assert self._process.is_alive(), self.log.read_text()
-        assert self._process.pid is not None
-        os.kill(self._process.pid, signal.SIGKILL)
-        self._process.join(WAIT_S)
+        assert self._process.poll() is None, self.log.read_text()
+        self._process.kill()
+        self._process.wait(WAIT_S)
         self.kills += 1
         self._process = self._start()
 
     def stop(self) -> None:
         """Let it drain and end."""
-        self._process.terminate()
-        self._process.join(WAIT_S)
-        assert self._process.exitcode == 0, self.log.read_text()
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.wait(WAIT_S) == 0, self.log.read_text()
 
     def start(self) -> None:
         """Start it again after ``stop``."""

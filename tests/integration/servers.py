@@ -1,5 +1,8 @@
 """Real ``pserver serve`` processes: started on free ports, waited for by their line, always ended.
 
+They are forks of a process that has imported all they need (see ``forked``); ``FRESH`` starts an
+interpreter, as a user does.
+
 What always holds: a process that was started here is ended by its own id when its context ends,
 whatever happened to it: stopped, killed, or drained. Every wait has a limit.
 """
@@ -11,11 +14,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import IO
+
+from pserver.cli import main
+from tests.integration.forked import Forked
 
 WAIT_S = 30.0
 """The longest that a test waits for what must come."""
+
+FRESH = (sys.executable, "-m", "pserver", "serve")
+"""The command as a user starts it."""
 
 READY = re.compile(r"shard (\d+) of (\d+) ready on (\S+:\d+)")
 
@@ -26,30 +36,25 @@ Cluster = Callable[..., list["Server"]]
 class Server:
     """One process. ``endpoint`` is where it listens, once ``wait_ready`` has returned."""
 
-    def __init__(
-        self,
-        *flags: str,
-        env: Mapping[str, str] | None = None,
-        command: Sequence[str] = (sys.executable, "-m", "pserver", "serve"),
-    ) -> None:
+    def __init__(self, *flags: str, command: Sequence[str] | None = None) -> None:
         """Start it.
 
         Args:
             flags: of ``pserver serve``.
-            env: variables beside those of this process.
-            command: that runs it.
+            command: that runs it; None for a fork.
         """
         self.endpoint = ""
         self._lines: queue.Queue[str | None] = queue.Queue()
         self.log: list[str] = []
         self._seen = 0
-        self._process = subprocess.Popen(
-            [*command, *flags],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **(env or {})},
-        )
+        output, into = os.pipe()
+        self._output: IO[str] = os.fdopen(output, encoding="utf-8")
+        self._process: Forked | subprocess.Popen[bytes]
+        if command is None:
+            self._process = Forked(main, ["serve", *flags], output=into, errors=into)
+        else:
+            self._process = subprocess.Popen([*command, *flags], stdout=into, stderr=into)
+        os.close(into)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -60,8 +65,7 @@ class Server:
 
     def _read(self) -> None:
         """Be the reader of what the process prints."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._output:
             self._lines.put(line)
         self._lines.put(None)
 
@@ -101,8 +105,7 @@ class Server:
             self._process.kill()
         self._process.wait(WAIT_S)
         self._reader.join(WAIT_S)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._output.close()
 
 
 @contextmanager
@@ -110,9 +113,9 @@ def servers() -> Iterator[Start]:
     """Return a starter of servers, all of which end with the context."""
     started: list[Server] = []
 
-    def start(*flags: str, env: Mapping[str, str] | None = None) -> Server:
+    def start(*flags: str, command: Sequence[str] | None = None) -> Server:
         given = flags if "--bind" in flags else ("--bind", "127.0.0.1:0", *flags)
-        started.append(Server(*given, env=env))
+        started.append(Server(*given, command=command))
         return started[-1]
 
     try:

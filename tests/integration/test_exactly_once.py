@@ -1,11 +1,9 @@
 """Every push counts once: under cuts, delays, an outage, and many trainers at once."""
 
 import re
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 import pserver
+from tests.integration.forked import Piped
 from tests.integration.proxy import Proxy
 from tests.integration.servers import WAIT_S, Server, Start, endpoints, start_cluster
 
@@ -146,39 +145,26 @@ def test_pushes_go_on_soon_when_the_network_is_back(counters: Counters) -> None:
     counters.check(20)
 
 
-TRAINER = """
-import sys
-import pserver
-from tests.integration.test_exactly_once import push_ones
-
-settings = pserver.ClientSettings(timeout_s=60.0, try_timeout_s=5.0)
-with pserver.connect(sys.argv[1], settings=settings, connect_s=30.0) as client:
-    push_ones(client, sys.argv[2], 25, seed=int(sys.argv[3]))
-print("done")
-"""
+def be_trainer(words: Sequence[str]) -> int:
+    """Push 25 times from a process of its own."""
+    listed, table, seed = words
+    settings = pserver.ClientSettings(timeout_s=60.0, try_timeout_s=5.0)
+    with pserver.connect(listed, settings=settings, connect_s=30.0) as client:
+        push_ones(client, table, 25, seed=int(seed))
+    return 0
 
 
 def test_counters_are_exact_when_four_trainers_push_at_once(counters: Counters) -> None:
     """Four processes that push to the same keys over a bad network end with the exact sum."""
     with bad_network(counters.cluster, cut_bytes=50_000) as (listed, proxies):
-        trainers = [
-            subprocess.Popen(
-                [sys.executable, "-c", TRAINER, listed, counters.spec.name, str(i)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for i in range(4)
-        ]
+        trainers = [Piped(be_trainer, listed, counters.spec.name, str(i)) for i in range(4)]
         try:
-            printed = [trainer.communicate(timeout=3 * WAIT_S)[0] for trainer in trainers]
+            said = [trainer.communicate(timeout=3 * WAIT_S)[1] for trainer in trainers]
         finally:
             for trainer in trainers:
-                trainer.kill()
-                trainer.wait(WAIT_S)
+                trainer.end(WAIT_S)
 
-        # Before it a server may have been told of that did not answer: the proxies cut it off.
-        assert [text.splitlines()[-1:] for text in printed] == [["done"]] * 4
+        assert [trainer.returncode for trainer in trainers] == [0] * 4, said
         assert sum(proxy.num_cuts for proxy in proxies) > 5
     counters.check(100)
 

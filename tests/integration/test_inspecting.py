@@ -1,27 +1,20 @@
 """``pserver ls`` and ``pserver inspect`` against two real servers, as a user types them."""
 
 import json
-import os
 import re
 import subprocess
-import sys
 
 import numpy as np
 
 import pserver
+from pserver.cli import main
+from tests.integration import forked
 from tests.integration.servers import WAIT_S, Server, endpoints
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     """Run the command line."""
-    return subprocess.run(
-        [sys.executable, "-m", "pserver", *words],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-        env={**os.environ, "COLUMNS": "80"},
-    )
+    return forked.run(main, *words, timeout=WAIT_S, env={"COLUMNS": "80"})
 
 
 def test_tables_and_rows_of_two_servers_are_told(pair: list[Server]) -> None:

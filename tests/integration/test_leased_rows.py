@@ -1,39 +1,23 @@
 """Training on leased ranges with real trainers that die: no row is lost, and what is repeated is known."""
 
+import os
 import signal
-import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import pserver
+from tests.integration import forked
 from tests.integration.servers import WAIT_S, Server, Start, endpoints, start_cluster
 from trainer.config import RunSettings
 from trainer.dataset import slot_keys
 from trainer.job import run
 from trainer.job_model import TABLE
+from trainer.loop import StepReport
 
 ROWS, BATCH, RANGE_ROWS = 400, 10, 50
-
-DYING = """
-import os, signal, sys
-from trainer.config import RunSettings
-from trainer.job import run
-
-path, ps, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
-values = {values!r}
-settings = RunSettings.make({{**values, "data": path, "ps": ps, "trainer_id": 0}}, origins={{}})
-
-
-def die(report):
-    if report.step == steps:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-run(settings, on_step=die)
-"""
 
 VALUES: dict[str, object] = {
     "format": "libsvm",
@@ -48,6 +32,19 @@ VALUES: dict[str, object] = {
     "device": "cpu",
     "threads": 1,
 }
+
+
+def be_killed(words: Sequence[str]) -> int:
+    """Be trainer 0, killed after a step."""
+    path, ps, step = words
+
+    def die(report: StepReport) -> None:
+        if report.step == int(step):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    own = {"data": path, "ps": ps, "trainer_id": 0}
+    run(RunSettings.make({**VALUES, **own}, origins={}), on_step=die)
+    return 0
 
 
 @pytest.fixture
@@ -68,14 +65,7 @@ def times_trained(ps: str) -> np.ndarray:
 
 def die_at(step: int, data: Path, cluster: list[Server]) -> None:
     """Run trainer 0 in a process that kills itself after a step."""
-    command = [sys.executable, "-c", DYING.format(values=VALUES)]
-    done = subprocess.run(
-        [*command, str(data), endpoints(cluster), str(step)],
-        capture_output=True,
-        text=True,
-        timeout=2 * WAIT_S,
-        check=False,
-    )
+    done = forked.run(be_killed, str(data), endpoints(cluster), str(step), timeout=2 * WAIT_S)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 

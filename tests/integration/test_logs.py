@@ -3,10 +3,11 @@
 import json
 import signal
 import subprocess
-import sys
 from typing import Any
 
+from tests.integration import forked
 from tests.integration.servers import Start
+from trainer.cli import main
 
 ENDED_S = 60.0  # for a process with torch on a busy machine
 
@@ -45,16 +46,7 @@ def test_a_trainer_writes_json_from_progress_to_the_failure() -> None:
     """Its steps are events with its number; so is its end, when no server answers."""
 
     def run(*flags: str) -> subprocess.CompletedProcess[str]:
-        command = [
-            sys.executable,
-            "-m",
-            "trainer",
-            "run",
-            "--log-format=json",
-            "--device=cpu",
-            *flags,
-        ]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=ENDED_S)
+        return forked.run(main, "run", "--log-format=json", "--device=cpu", *flags, timeout=ENDED_S)
 
     small = ("--rows=256", "--batch-size=64", "--scale=0.001", "--model=lr", "--shards=1")
     done = run(*small)

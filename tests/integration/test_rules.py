@@ -2,10 +2,11 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
+from tests.integration import forked
 from tests.integration.servers import Start, start_cluster
+from trainer.cli import main
 
 RULE = """
 class Half:
@@ -27,13 +28,7 @@ class Half:
 
 def _train(endpoint: str, *words: str) -> subprocess.CompletedProcess[str]:
     common = ("--ps", endpoint, "--rows", "2048", "--batch-size", "512", "--eval-last", "512")
-    return subprocess.run(
-        [sys.executable, "-m", "trainer", "run", *common, "--device", "cpu", "--json", *words],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return forked.run(main, "run", *common, "--device", "cpu", "--json", *words, timeout=100)
 
 
 def test_a_rule_from_a_file_trains_when_server_and_trainer_load_it(

@@ -21,6 +21,8 @@ import numpy as np
 import pytest
 
 import pserver
+from pserver.cli import main
+from tests.integration import forked
 from tests.integration.browser import CHROMIUM, browser
 from tests.integration.servers import WAIT_S, Server, endpoints
 
@@ -111,10 +113,7 @@ def test_top_prints_once_for_scripts(pair: list[Server]) -> None:
     fill(ps)
 
     def top(*flags: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pserver", "top", f"--ps={ps}", *flags]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-        )
+        return forked.run(main, "top", f"--ps={ps}", *flags, timeout=WAIT_S)
 
     once, told, nothing = top("--once"), top("--json"), top()
 

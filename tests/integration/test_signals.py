@@ -9,7 +9,7 @@ import pserver
 from pserver.client.gradients import Gradients
 from pserver.server.app import SECOND_SIGNAL_EXIT
 from tests.integration.proxy import Proxy
-from tests.integration.servers import WAIT_S, Server, Start
+from tests.integration.servers import FRESH, WAIT_S, Server, Start
 
 MIB = 1 << 20
 
@@ -34,7 +34,7 @@ def connect(endpoint: str, **settings: float) -> pserver.Client:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_idle_server_exits_0(start: Start, number: signal.Signals) -> None:
     """A server without work ends at once, and says that it drained."""
-    server = start().wait_ready()
+    server = start(command=FRESH).wait_ready()
 
     server.send(number)
     status, text = server.wait_exit()

@@ -1,8 +1,6 @@
 """A server process that follows another one, and takes its place under clients that push."""
 
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -10,10 +8,12 @@ import numpy as np
 import pytest
 
 import pserver
+from pserver.cli import main
 from pserver.client.connect import stats_of_each
 from pserver.deadline import Deadline
 from pserver.journal.place import read_place
 from pserver.v1 import pserver_pb2 as pb
+from tests.integration import forked
 from tests.integration.families import NONE
 from tests.integration.proxy import Proxy
 from tests.integration.servers import WAIT_S, servers
@@ -27,8 +27,8 @@ SPEC = pserver.TableSpec(name="t", dim=2, optimizer="sgd:lr=1", initializer="zer
 
 def promote(endpoint: str) -> str:
     """Run ``pserver promote`` and return what it says."""
-    command = [sys.executable, "-m", "pserver", "promote", endpoint, "--timeout", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    done = forked.run(main, "promote", endpoint, "--timeout", "2", timeout=WAIT_S)
+    done.check_returncode()
     return done.stdout
 
 

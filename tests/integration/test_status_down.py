@@ -1,10 +1,10 @@
 """``pserver status`` when a shard is down: the tool is needed most then."""
 
 import json
-import subprocess
-import sys
 
-from tests.integration.servers import Start, endpoints, start_cluster
+from pserver.cli import main
+from tests.integration import forked
+from tests.integration.servers import WAIT_S, Start, endpoints, start_cluster
 
 
 def test_status_shows_the_others_when_a_shard_is_down(start: Start) -> None:
@@ -13,13 +13,8 @@ def test_status_shows_the_others_when_a_shard_is_down(start: Start) -> None:
     names = endpoints(cluster)
     cluster[1].end()
 
-    done = subprocess.run(
-        [sys.executable, "-m", "pserver", "status", "--ps", names, "--timeout", "1", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    words = ("status", "--ps", names, "--timeout", "1", "--json")
+    done = forked.run(main, *words, timeout=WAIT_S)
 
     shards = json.loads(done.stdout)["shards"]
     assert [shard["state"] for shard in shards] == ["ready", "down"]

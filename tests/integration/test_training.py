@@ -3,8 +3,6 @@
 import json
 import queue
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,8 +15,10 @@ import torch
 from typing_extensions import override
 
 import pserver
+from tests.integration.forked import Piped
 from tests.integration.servers import WAIT_S, Server, Start, endpoints, start_cluster
 from trainer import job
+from trainer.cli import main
 from trainer.config import RunSettings
 from trainer.dataset import Generator
 from trainer.embedding import EmbeddingBag
@@ -87,19 +87,13 @@ def test_losses_are_those_of_embedded_shards(
 
 
 @contextmanager
-def trainer(*words: str) -> Iterator["subprocess.Popen[str]"]:
+def trainer(*words: str) -> Iterator[Piped]:
     """Run ``trainer run`` as a process, which ends with the block."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainer", "run", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = Piped(main, "run", *words)
     try:
         yield process
     finally:
-        process.kill()
-        process.communicate()
+        process.end(WAIT_S)
 
 
 def counts(cluster: list[Server], table: str) -> tuple[list[int], int]:
@@ -172,12 +166,11 @@ def test_a_run_with_all_that_tables_can_keep_small_learns_and_stays_small(
     assert summary.auc >= AUC_MIN - 0.03
 
 
-def lines_of(process: "subprocess.Popen[str]") -> "queue.Queue[str | None]":
+def lines_of(process: Piped) -> "queue.Queue[str | None]":
     """Return what a process prints on standard error, line by line as it comes, and None at its end."""
     lines: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:
-        assert process.stderr is not None
         for line in process.stderr:
             lines.put(line)
         lines.put(None)
@@ -209,7 +202,6 @@ def test_run_ends_with_advice_when_a_server_came_back_empty(start: Start) -> Non
         begin = time.monotonic()
         status = process.wait(WAIT_S)
         took_s = time.monotonic() - begin
-        assert process.stdout is not None
         out = process.stdout.read()
         said = last_line(lines)
 

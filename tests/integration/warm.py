@@ -1,9 +1,16 @@
-"""Imported once by the process that servers are forked from: all modules, and the kernels of the tests.
+"""Imported once by the process that servers and trainers are forked from: all modules, and the kernels of the tests.
 
 No channel, port or thread may be made here: they do not outlive a fork.
 """
 
-import pserver.cli  # noqa: F401 - it brings all that a server needs
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command does, before torch loads
+
+import torch
+
+import trainer.cli
+import trainer.job  # noqa: F401 - with the two others it brings all that a process needs
 from pserver.table.dense import DenseTable
 from pserver.table.sparse import SparseTable
 from tests.integration.families import DENSE, SPECS
@@ -11,3 +18,6 @@ from tests.integration.families import DENSE, SPECS
 for _spec in SPECS:
     SparseTable(_spec)
 DenseTable(DENSE, size=DENSE.length)
+torch.optim.SGD(
+    [torch.zeros(1)], lr=1.0
+)  # the first optimizer loads torch's compiler: 1 s and more
