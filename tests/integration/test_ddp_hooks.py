@@ -1,10 +1,21 @@
 """DistributedDataParallel with our ways to sum equals DistributedDataParallel without."""
 
-import multiprocessing
+import json
 import socket
+import sys
+from collections.abc import Sequence
 from typing import Literal
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from collective import connect
+from collective.algorithm import Summer
+from collective.hooks import DdpHook, ddp_hook
+from tests.integration.forked import Piped
+from tests.integration.servers import WAIT_S
 
 pytestmark = pytest.mark.integration
 
@@ -17,16 +28,9 @@ WAYS: tuple[Literal["none", "torch", "ring", "hierarchical"], ...] = (
 )
 
 
-def train_all(rank: int, world_size: int, master: str, results) -> None:
-    """Train the same model once a way, and hand over its parameters."""
-    import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    from collective import connect
-    from collective.algorithm import Summer
-    from collective.hooks import DdpHook, ddp_hook
-
+def train_all(words: Sequence[str]) -> int:
+    """Train the same model once a way, and print its parameters."""
+    rank, world_size, master = int(words[0]), int(words[1]), words[2]
     torch.set_num_threads(1)
     host, port = master.split(":")
     dist.init_process_group(
@@ -53,8 +57,9 @@ def train_all(rank: int, world_size: int, master: str, results) -> None:
         if state is not None:
             state.close()
         found[way] = torch.cat([p.detach().reshape(-1) for p in net.parameters()]).tolist()
-    results.put((rank, found))
+    sys.stdout.write(json.dumps(found))
     dist.destroy_process_group()
+    return 0
 
 
 def two_ports() -> int:
@@ -72,19 +77,16 @@ def two_ports() -> int:
 
 def test_each_hook_equals_no_hook_over_50_steps():
     """Four ranks train alike with torch's own reduction and with each of ours."""
-    context = multiprocessing.get_context("spawn")
-    results, master = context.Queue(), f"127.0.0.1:{two_ports()}"
-    ranks = [
-        context.Process(target=train_all, args=(rank, 4, master, results), daemon=True)
-        for rank in range(4)
-    ]
+    master = f"127.0.0.1:{two_ports()}"
+    ranks = [Piped(train_all, str(rank), "4", master) for rank in range(4)]
+    try:
+        ended = [process.communicate(timeout=100) for process in ranks]
+    finally:
+        for process in ranks:
+            process.end(WAIT_S)
 
-    for process in ranks:
-        process.start()
-    found = dict(results.get(timeout=100) for _ in ranks)
-    for process in ranks:
-        process.join(30)
-
+    assert [process.returncode for process in ranks] == [0] * 4, [said for _, said in ended]
+    found = [json.loads(printed) for printed, _ in ended]
     for rank in range(4):
         for way in WAYS[1:]:
             assert found[rank][way] == pytest.approx(found[rank]["none"], abs=1e-6)
