@@ -1,6 +1,7 @@
 """A server process that follows another one, and takes its place under clients that push."""
 
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
