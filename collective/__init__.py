@@ -21,6 +21,7 @@ from collective.group import Group, alone
 from collective.hierarchical import Levels, hierarchical_all_reduce, make_levels
 from collective.local_sgd import ParameterAverager
 from collective.meeting import connect
+from collective.pipeline_cut import StageEnd
 from collective.ring import Feedback, ring_all_reduce
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "ParameterAverager",
     "PeerLostError",
     "Reducer",
+    "StageEnd",
     "StageError",
     "Summer",
     "TensorError",

@@ -7,13 +7,14 @@ how trainers work together (``strategy``), and of the model and process.
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from typing_extensions import override
 
 from pserver import AccessSettings, ClientSettings, Settings
 from trainer.computing import ComputingSettings, refuse_idle_computing
 from trainer.config_shown import ShownSettings
 from trainer.every import every_of
+from trainer.model_name import checked_model
 from trainer.split import SplitSettings, is_split, refuse_idle
 from trainer.strategy import Strategy
 
@@ -151,7 +152,9 @@ class RunSettings(
         Field(gt=0.0, allow_inf_nan=False, description="of one trainer, to tell the speed-up"),
     ] = None
     model: Annotated[
-        Literal["lr", "fm", "wide_deep", "deepfm"], Field(description="built-in model")
+        str,
+        AfterValidator(checked_model),
+        Field(description="lr, fm, wide_deep, deepfm, or your own: FILE.py:CLASS or MODULE:CLASS"),
     ] = "deepfm"
     dim: Annotated[
         int | None,

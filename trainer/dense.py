@@ -18,7 +18,8 @@ from trainer.computing import layer_names
 from trainer.config import RunSettings
 from trainer.data import Data
 from trainer.errors import TrainerError
-from trainer.model import MODELS, make_model
+from trainer.model import default_dim, make_model
+from trainer.model_name import BUILT_IN
 
 _DEFAULTS: Mapping[str, tuple[type[optim.Optimizer], Mapping[str, float]]] = {
     "sgd": (optim.SGD, {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}),
@@ -80,10 +81,10 @@ def make_dense_module(settings: RunSettings, data: Data) -> tuple[nn.Module, int
     """Return the dense part of a run's model, and the dim of its rows.
 
     Raises:
-        pserver.ConfigError: the dim does not suit the model.
+        pserver.ConfigError: the dim does not suit the model, or a user's model is not what it must be.
     """
-    dim = settings.dim or MODELS[settings.model].default_dim
     try:
+        dim = settings.dim or default_dim(settings.model)
         module = make_model(
             settings.model,
             num_slots=data.num_slots,
@@ -92,7 +93,8 @@ def make_dense_module(settings: RunSettings, data: Data) -> tuple[nn.Module, int
             seed=settings.seed,
         )
     except TrainerError as error:
-        raise pserver.ConfigError(f"--dim: {error}") from error
+        where = "--dim" if settings.model in BUILT_IN else "--model"
+        raise pserver.ConfigError(f"{where}: {error}") from error
     recompute_named(settings, module)
     return module, dim
 

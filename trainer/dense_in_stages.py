@@ -24,7 +24,7 @@ from collective import GroupError, give_from_first
 from collective.group import Group
 from collective.mesh import Mesh, make_mesh
 from collective.pipeline import Pipeline
-from collective.pipeline_cut import cut_model
+from collective.pipeline_cut import StageEnd, cut_model
 from collective.pipeline_timetable import bubble_formula, make_timetable
 from trainer.computing import layer_names, sharding_degree
 from trainer.config import RunSettings
@@ -32,7 +32,7 @@ from trainer.data import Data
 from trainer.dense import choose_device, make_precision
 from trainer.meet import meet
 from trainer.modes.base import Mode
-from trainer.split import micro_batches
+from trainer.split import BY_MODEL, cut_names, micro_batches
 from trainer.split_dense import SplitDense
 from trainer.stage_steps import StageSteps
 
@@ -64,11 +64,13 @@ class DenseInStages(SplitDense):
         self.whole = whole
         group = meet(settings, timeout_s=settings.barrier_timeout)
         self._mesh, self._talk = _groups(group, settings)
-        cuts = settings.cut.split(",") if settings.cut else ()
+        is_marked = any(isinstance(module, StageEnd) for module in whole.modules())
+        if settings.cut == BY_MODEL and not is_marked:
+            raise GroupError("cut model needs StageEnd modules in the model, which has none")
         stages = cut_model(
             whole,
             settings.stages,
-            cuts=[cut.strip() for cut in cuts],
+            cuts=cut_names(settings),
             example=example,
             group=group,
             uncut=layer_names(settings),

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 MICRO_BATCHES = 4
 """Of a batch when nothing is said."""
 
+BY_MODEL: Final = "model"
+"""What ``cut`` is where the model's own ``StageEnd`` modules say it."""
+
 _ONLY_WITH: Final = {
     "next": "role embed",
     "listen": "role dense",
@@ -117,8 +120,8 @@ class SplitSettings(Settings):
     cut: Annotated[
         str | None,
         Field(
-            description="NAME,... of the modules that begin stages 1, 2, ...; none: chosen so that "
-            "bytes and time are even"
+            description="NAME,... of the modules that begin stages 1, 2, ..., or model: where its "
+            "StageEnd modules are; none: there, or if it has none so that bytes and time are even"
         ),
     ] = None
     schedule: Annotated[
@@ -153,6 +156,13 @@ def micro_batches(settings: "RunSettings") -> int:
     if settings.micro_batch_size is None:
         return settings.accumulate_steps or MICRO_BATCHES
     return math.ceil(settings.batch_size / settings.micro_batch_size)
+
+
+def cut_names(settings: "RunSettings") -> list[str]:
+    """Return the names of the modules that begin stages; none if the model says where, or nothing does."""
+    if settings.cut in (None, BY_MODEL):
+        return []
+    return [name.strip() for name in str(settings.cut).split(",")]
 
 
 def reads(settings: "RunSettings", name: str) -> bool:
@@ -251,7 +261,8 @@ def _refuse_stages(settings: "RunSettings") -> None:
         )
     if trainers > 1 and not settings.starts_all and settings.master is None:
         raise ValueError("stages with trainer_id need master, the HOST:PORT at which all meet")
-    if settings.cut is not None and len(settings.cut.split(",")) != stages - 1:
+    names = cut_names(settings)
+    if names and len(names) != stages - 1:
         raise ValueError(
             f"cut must name {stages - 1} modules for {stages} stages, got {settings.cut!r}"
         )

@@ -1,4 +1,4 @@
-"""The built-in models by name; a user's own torch module needs nothing from here.
+"""The built-in models by name, and a user's own by its place (``own``).
 
 Rooms before and after: ``trainer.cli`` asks for a model by its name; ``trainer.loop`` calls it with
 the rows that ``trainer.embedding`` pulled. One file a model, ``parts`` for what they share.
@@ -20,9 +20,11 @@ from trainer.errors import TrainerError
 from trainer.model.deepfm import DeepFM
 from trainer.model.fm import FactorizationMachine
 from trainer.model.lr import LogisticRegression
+from trainer.model.own import DEFAULT_DIM, make_own_model, own_class
 from trainer.model.wide_deep import WideDeep
+from trainer.model_name import own_place
 
-__all__ = ["DEFAULT_HIDDEN", "MODELS", "ModelEntry", "make_model"]
+__all__ = ["DEFAULT_HIDDEN", "MODELS", "ModelEntry", "default_dim", "make_model"]
 
 DEFAULT_HIDDEN: Final = (128, 64)
 """Sizes of the hidden layers of models that have some."""
@@ -95,6 +97,20 @@ MODELS: Final[dict[str, ModelEntry]] = {
 """All built-in models, the simplest first."""
 
 
+def default_dim(name: str) -> int:
+    """Return D of a model when nothing is said.
+
+    Args:
+        name: of ``MODELS``, or ``FILE.py:CLASS`` or ``MODULE:CLASS``.
+
+    Raises:
+        TrainerError: a user's class is not there.
+    """
+    if own_place(name) is None:
+        return MODELS[name].default_dim
+    return int(getattr(own_class(name), "default_dim", DEFAULT_DIM))
+
+
 def make_model(
     name: str,
     *,
@@ -107,7 +123,7 @@ def make_model(
     """Return a new model with deterministic initial weights.
 
     Args:
-        name: one of ``MODELS``.
+        name: one of ``MODELS``, or ``FILE.py:CLASS`` or ``MODULE:CLASS`` of a user's own.
         num_slots: F, at least 1.
         num_dense: dense features a sample, 0 or more.
         dim: D, the floats of a row that a model sees. None: the model's default.
@@ -116,11 +132,15 @@ def make_model(
 
     Raises:
         TrainerError: the name is unknown (the message has the nearest), the dim is out of the
-            model's range, or ``hidden`` is given to a model without hidden layers.
+            model's range, ``hidden`` is given to a model without hidden layers, or a user's class is
+            not what it must be.
 
     >>> make_model("fm", num_slots=26, num_dense=13, dim=9).linear.affine.weight.shape
     torch.Size([1, 13])
     """
+    if own_place(name) is not None and hidden is None:
+        dim = default_dim(name) if dim is None else dim
+        return make_own_model(name, num_slots=num_slots, num_dense=num_dense, dim=dim, seed=seed)
     entry = MODELS.get(name)
     if entry is None:
         near = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.0)[0]
