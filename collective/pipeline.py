@@ -137,6 +137,11 @@ class Pipeline:
         for stage in self._stages.values():
             yield from stage.module.named_parameters()
 
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield this rank's buffers by their names in the whole model."""
+        for stage in self._stages.values():
+            yield from stage.module.named_buffers()
+
     def step(
         self, inputs: Sequence[Tensor] | None = None, targets: Tensor | None = None
     ) -> Stepped:

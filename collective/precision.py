@@ -11,7 +11,7 @@ rank is so in the average on all, so all skip that step and shrink the scale ali
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -58,6 +58,15 @@ class LossScale:
         self.skipped = 0
         self._rule = rule
         self._good = self._bad = 0  # steps behind each other
+
+    def export(self) -> list[float]:
+        """Return all of it as numbers, for ``load``."""
+        return [self.value, float(self.skipped), float(self._good), float(self._bad)]
+
+    def load(self, numbers: Sequence[float]) -> None:
+        """Go on where another scale of the same rule was."""
+        self.value = numbers[0]
+        self.skipped, self._good, self._bad = (int(number) for number in numbers[1:])
 
     def take_off(self, gradients: Iterable[Tensor]) -> None:
         """Divide gradients by the scale, in place; what is not finite stays so."""

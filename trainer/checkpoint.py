@@ -22,10 +22,12 @@ from torch import Tensor, optim
 
 import pserver
 from trainer.config import RunSettings
+from trainer.dense_in_stages import DenseInStages
 from trainer.every import Every, every_of
 from trainer.loop import CtrModel, DenseStep
 from trainer.modes import Mode
 from trainer.modes.grouped import GroupMode
+from trainer.split import share_of
 
 SAVER = 0
 """The trainer that asks for saves."""
@@ -134,8 +136,8 @@ class RunCheckpoints:
                 f"--resume: {restored.version} was not saved by a run: it has no position in the rows"
             )
         self._check_same(facts, version=restored.version)
-        self._decode(checkpoints.read_file(_FILE))
         self.steps_before = self._position(facts, restored)
+        self._decode(checkpoints.read_file(_FILE))
         if isinstance(self.mode, GroupMode):
             self.mode.steps_before = self.steps_before
         return self.steps_before
@@ -144,7 +146,7 @@ class RunCheckpoints:
         """Return the steps of this trainer's rows that a version has."""
         if restored.round and facts["first_round"]:
             return int(facts["steps_before"]) + restored.round - int(facts["first_round"])
-        if self.settings.trainers == 1:
+        if share_of(self.settings)[1] == 1:
             return int(facts["steps"])
         # A trainer that had pushed nothing yet was where the run before it had been resumed.
         self._resumed = {**facts.get("resumed", {})}
@@ -167,6 +169,11 @@ class RunCheckpoints:
     def _encode(self) -> bytes:
         """Return the trainer's part as safetensors."""
         tensors = {"random": torch.get_rng_state()}
+        if self.model.precision.scale is not None:
+            numbers = self.model.precision.scale.export()
+            tensors["loss_scale"] = torch.tensor(numbers, dtype=torch.float64)
+        if isinstance(self.optimizer, DenseInStages):
+            tensors |= self.optimizer.gather_state()
         if isinstance(self.optimizer, optim.Optimizer):
             for name, tensor in self.model.dense.state_dict().items():
                 tensors[f"dense.{name}"] = tensor.detach().cpu().contiguous().clone()
@@ -180,6 +187,11 @@ class RunCheckpoints:
         """Take the trainer's part."""
         tensors = load(data)
         torch.set_rng_state(tensors.pop("random"))
+        scale, numbers = self.model.precision.scale, tensors.pop("loss_scale", None)
+        if scale is not None and numbers is not None:
+            scale.load(numbers.tolist())
+        if isinstance(self.optimizer, DenseInStages):
+            self.optimizer.resume(self.steps_before, tensors)
         if not isinstance(self.optimizer, optim.Optimizer):
             return
         weights = {

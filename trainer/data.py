@@ -143,6 +143,15 @@ def passes(data: Data, *, epochs: int, begin: int, end: int) -> Iterator[Batch]:
         yield from data.train(begin, end)
 
 
+def behind(batches: Iterable[Batch], steps: int, *, in_rounds: bool) -> Iterable[Batch]:
+    """Yield the batches behind a number of steps: one without samples is a step in rounds only."""
+    for batch in batches:
+        if steps and (batch.num_samples or in_rounds):
+            steps -= 1
+        elif not steps:
+            yield batch
+
+
 def make_generator(
     settings: DataSettings, seed: int, *, rows: int, skip_rows: int, batch_size: int
 ) -> Generator:

@@ -12,6 +12,7 @@ the training thread.
 """
 
 import time
+from collections.abc import Mapping
 from types import TracebackType
 
 import torch
@@ -26,6 +27,7 @@ from collective.mesh import Mesh, make_mesh
 from collective.pipeline import Pipeline
 from collective.pipeline_cut import StageEnd, cut_model
 from collective.pipeline_timetable import bubble_formula, make_timetable
+from trainer import stage_state
 from trainer.computing import layer_names, sharding_degree
 from trainer.config import RunSettings
 from trainer.data import Data
@@ -95,6 +97,8 @@ class DenseInStages(SplitDense):
         self._own = dict(self._pipeline.named_parameters())
         self.steps = StageSteps(self._own, self._mesh, settings=settings)
         self._clip_norm = settings.clip_norm
+        self._rule = settings.dense_optimizer
+        self._gathered = 0
         self._loss_now = 0.0
         self._samples = 0
         self._logits: list[Tensor] = []
@@ -112,6 +116,11 @@ class DenseInStages(SplitDense):
         if error is not None and not self._is_finished:
             rank = self._mesh.pipeline.ranks[self._mesh.pipeline.rank]
             self._pipeline.queue.fail(f"trainer {rank} failed: {str(error) or repr(error)}")
+
+    @property
+    def waited_s(self) -> float:
+        """Return the seconds that the training thread waited for other stages."""
+        return self._pipeline.queue.wait_s
 
     @override
     def learn(self, rows: Tensor, dense: Tensor, labels: Tensor) -> tuple[float, Tensor]:
@@ -162,14 +171,50 @@ class DenseInStages(SplitDense):
         self._is_finished = True
         self._talk.all_reduce(times, what="times of the pipeline")
         self._bubble_share = float(times[0] / times[1]) if times[1] else 0.0
-        for name, parameter in self.whole.named_parameters():
-            values = parameter.detach().cpu().clone()
-            if name not in self._own:
-                values.zero_()
-            self._talk.all_reduce(values, what=f"gathering {name!r}")
-            with torch.no_grad():
-                parameter.copy_(values)
+        found = stage_state.gather(self.whole, self._parts(), self._talk)
+        with torch.no_grad():
+            for name, value in (*self.whole.named_parameters(), *self.whole.named_buffers()):
+                value.copy_(found[name])
         self.whole.to(self._device)
+
+    def gather_state(self) -> dict[str, Tensor]:
+        """Return weights and optimizer state of all stages, to be saved. All trainers call it after the same step.
+
+        Raises:
+            collective.StageError: another trainer failed.
+        """
+        self._gathered += 1
+        self._pipeline.queue.tell(-self._gathered, [])  # hears of it if another one failed
+        weights = stage_state.gather(self.whole, self._parts(), self._talk)
+        state = stage_state.gather_optimizer(
+            self.whole, self._own, self.steps.optimizer, rule=self._rule, group=self._talk
+        )
+        return {f"dense.{name}": value for name, value in weights.items()} | state
+
+    def resume(self, steps: int = -1, tensors: Mapping[str, Tensor] | None = None) -> int:
+        """Take up what was saved, and return the steps that it has. All trainers call it before the first step.
+
+        Args:
+            steps: that the version has; -1: this trainer does not know.
+            tensors: what ``gather_state`` returned; None: this trainer has no servers.
+
+        Raises:
+            collective.StageError: another trainer failed.
+        """
+        told = self._pipeline.queue.tell(0, [float(steps)])
+        stage_state.spread(
+            tensors,
+            self.whole,
+            self.steps.optimizer,
+            own=self._own,
+            rule=self._rule,
+            group=self._talk,
+        )
+        return int(max(number for (number,) in told))
+
+    def _parts(self) -> dict[str, Tensor]:
+        """Return parameters and buffers of this trainer's stages by name."""
+        return {**self._own, **dict(self._pipeline.named_buffers())}
 
     @override
     def held_bytes(self) -> dict[str, int]:

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
-from rich.console import Console
 
 import pserver
 from trainer.checkpoint import RunCheckpoints
 from trainer.config import RunSettings
-from trainer.data import Data, choose_data, passes, share
+from trainer.data import Data, behind, choose_data, passes, share
 from trainer.dataset import Batch
 from trainer.dense import choose_device, held_bytes, scale_facts
 from trainer.dense_elsewhere import DenseElsewhere
+from trainer.dense_in_stages import DenseInStages
 from trainer.job_dense import run_dense
 from trainer.job_model import TABLE, make_ctr_model
 from trainer.job_stage import run_stage
@@ -33,7 +33,7 @@ from trainer.modes.dense import DenseOnServers
 from trainer.modes.dense_buckets import InBuckets
 from trainer.modes.dense_ranks import DenseOverRanks
 from trainer.modes.grouped import GroupMode
-from trainer.progress import ProgressView, Tell, say
+from trainer.progress import ProgressView, Tell, tell_user
 from trainer.ranges import RangeSource, choose_range_rows
 from trainer.split import in_force, share_of, stage_rank
 from trainer.split_dense import SplitDense
@@ -97,7 +97,7 @@ def _run(settings: RunSettings, on_step: Callable[[StepReport], None], tell: Tel
     pserver.load_rules(settings.rule)
     data = choose_data(settings, batch_size=settings.batch_size, seed=settings.seed)
     with (
-        metrics_page(settings, _say) as metrics,
+        metrics_page(settings, tell_user) as metrics,
         _connect(settings) as client,
         contextlib.ExitStack() as stack,
     ):
@@ -111,7 +111,7 @@ def _run(settings: RunSettings, on_step: Callable[[StepReport], None], tell: Tel
             stack.callback(optimizer.close)
             if not settings.trainer_id:
                 text = _ways(model, optimizer, settings)
-                _say(text)
+                tell_user(text)
                 tell({"ways": text})
         parts = Parts(model, optimizer, mode, data, metrics)
         trained = _train(parts, settings=settings, on_step=on_step, tell=tell)
@@ -127,11 +127,6 @@ def _ways(model: CtrModel, dense: DenseOverRanks, settings: RunSettings) -> str:
     if isinstance(dense, InBuckets):
         return ways_text(model.bag, model.dense, dense, settings.strategy())
     return sharing_text(model.dense, settings)
-
-
-def _say(text: str) -> None:
-    """Tell the user something once, beside the progress."""
-    say(Console(stderr=True), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +166,7 @@ def _train(
     done = checkpoints.resume() if settings.resume else 0
     ranges = _ranges(parts, settings)
     batches, steps = _batches(parts.data, ranges, settings)
+    in_rounds = mode.in_rounds or isinstance(parts.optimizer, SplitDense)
     begin_s = time.perf_counter()
     title = f"train {settings.model} {settings.mode}"
     left = None if steps is None else max(steps - done, 0)
@@ -199,7 +195,7 @@ def _train(
 
         train(
             parts.model,
-            behind(batches, done, in_rounds=mode.in_rounds) if steps_max != 0 else (),
+            behind(batches, done, in_rounds=in_rounds) if steps_max != 0 else (),
             optimizer=optimizer,
             mode=mode,
             prefetch=settings.prefetch,
@@ -242,17 +238,9 @@ def _held_bytes(parts: Parts) -> dict[str, int]:
 
 
 def _dense_wait_s(optimizer: DenseStep) -> float:
-    """Return the seconds that averages of the dense part, or dense trainers, were waited for."""
-    return optimizer.waited_s if isinstance(optimizer, DenseOverRanks | DenseElsewhere) else 0.0
-
-
-def behind(batches: Iterable[Batch], steps: int, *, in_rounds: bool) -> Iterable[Batch]:
-    """Yield the batches behind a number of steps: one without samples is a step in rounds only."""
-    for batch in batches:
-        if steps and (batch.num_samples or in_rounds):
-            steps -= 1
-        elif not steps:
-            yield batch
+    """Return the seconds that averages of the dense part, or trainers that have it, were waited for."""
+    waits = (DenseOverRanks, DenseElsewhere, DenseInStages)
+    return optimizer.waited_s if isinstance(optimizer, waits) else 0.0
 
 
 def _ranges(parts: Parts, settings: RunSettings) -> RangeSource | None:

@@ -39,9 +39,10 @@ from trainer.errors import TrainerError
 from trainer.loop import StepReport
 from trainer.meet import meet, tls_files
 from trainer.memory import memory_facts
+from trainer.metrics import metrics_page
 from trainer.model import make_model
 from trainer.part import PartTrained, part_summary
-from trainer.progress import ProgressView, Tell
+from trainer.progress import ProgressView, Tell, tell_user
 from trainer.summary import Summary
 
 
@@ -236,7 +237,11 @@ def _train(
 ) -> PartTrained:
     """Answer what comes until all embedding trainers are through."""
     trained, begin_s, wait_s = PartTrained(), time.perf_counter(), 0.0
-    with ProgressView(title=f"dense part of {settings.model}", steps=None, tell=tell) as view:
+    with (
+        metrics_page(settings, tell_user) as metrics,
+        ProgressView(title=f"dense part of {settings.model}", steps=None, tell=tell) as view,
+    ):
+        metrics.begin(auc=lambda: view.auc, dense_wait_s=lambda: wait_s)
         while True:
             asked_s = time.perf_counter()
             event = receiver.take(settings.barrier_timeout)
@@ -252,10 +257,12 @@ def _train(
                 if report.batch.num_samples:
                     trained.watch.step(report, queue_depth=0)
                     view.update(report, queue_depth=0)
+                    metrics.step(report, loss=trained.watch.loss)
                     on_step(report)
                 trained.seconds = time.perf_counter() - begin_s
             else:
                 part.learn(event)
+        metrics.end()
     part.finish()
     trained.auc = view.auc
     trained.wait_share = wait_s / trained.seconds if trained.seconds else 0.0

@@ -13,13 +13,15 @@ from collections.abc import Callable
 import torch
 
 from trainer.config import RunSettings
-from trainer.data import choose_data, passes, share
+from trainer.data import behind, choose_data, passes, share
 from trainer.dense import make_dense_module
 from trainer.dense_in_stages import example_of, make_dense_in_stages
+from trainer.every import every_of
 from trainer.kept import Taken
 from trainer.loop import StepReport
+from trainer.metrics import metrics_page
 from trainer.part import PartTrained, part_summary
-from trainer.progress import ProgressView, Tell
+from trainer.progress import ProgressView, Tell, tell_user
 from trainer.split import share_of, stage_rank
 from trainer.summary import Summary
 
@@ -47,10 +49,20 @@ def run_stage(
     begin, end = share(data.rows, *share_of(settings))
     trained, begin_s = PartTrained(), time.perf_counter()
     taken = Taken(None, stages.held_bytes)
+    every = None if settings.checkpoint_every is None else every_of(settings.checkpoint_every)
     title = f"stage {stage_rank(settings)} of {settings.model}"
-    with stages, ProgressView(title=title, steps=None, tell=tell) as view:
-        batches = passes(data, epochs=settings.epochs, begin=begin, end=end)
-        for batch in itertools.islice(batches, settings.steps):
+    with (
+        metrics_page(settings, tell_user) as metrics,
+        stages,
+        ProgressView(title=title, steps=None, tell=tell) as view,
+    ):
+        metrics.begin(auc=lambda: view.auc, dense_wait_s=lambda: stages.waited_s)
+        done = stages.resume() if settings.resume else 0
+        batches = behind(
+            passes(data, epochs=settings.epochs, begin=begin, end=end), done, in_rounds=True
+        )
+        left = None if settings.steps is None else max(settings.steps - done, 0)
+        for step, batch in enumerate(itertools.islice(batches, left), done + 1):
             stages.zero_grad(set_to_none=True)
             loss, logits = 0.0, torch.empty(0)
             if batch.num_samples:
@@ -58,15 +70,18 @@ def run_stage(
             stages.settle()
             stages.step()
             trained.seconds = time.perf_counter() - begin_s
-            if not batch.num_samples:
-                continue
-            probabilities = torch.sigmoid(logits).numpy()
-            report = StepReport(trained.watch.steps + 1, batch, loss, probabilities)
-            trained.watch.step(report, queue_depth=0)
-            taken.step()
-            view.update(report, queue_depth=0)
-            on_step(report)
+            if batch.num_samples:
+                probabilities = torch.sigmoid(logits).numpy()
+                report = StepReport(trained.watch.steps + 1, batch, loss, probabilities)
+                trained.watch.step(report, queue_depth=0)
+                taken.step()
+                view.update(report, queue_depth=0)
+                metrics.step(report, loss=trained.watch.loss)
+                on_step(report)
+            if every is not None and every.is_due(step=step, seconds=0.0):
+                stages.gather_state()
         stages.finish()
+        metrics.end()
     trained.auc = view.auc
     trained.facts = stages.facts(seconds=trained.seconds) | taken.facts()
     trained.wait_share = trained.facts["stage_wait_share"]

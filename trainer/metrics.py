@@ -53,8 +53,8 @@ class RunMetrics:
 
     def begin(
         self,
-        mode: "GroupMode",
-        comm: "CommTime",
+        mode: "GroupMode | None" = None,
+        comm: "CommTime | None" = None,
         *,
         auc: Callable[[], float],
         dense_wait_s: Callable[[], float],
@@ -62,8 +62,8 @@ class RunMetrics:
         """Take the parts that train; from now on time counts as training time.
 
         Args:
-            mode: whose waits, pushes and staleness are shown.
-            comm: of the model's bag.
+            mode: whose waits, pushes and staleness are shown; None: this trainer has no rows.
+            comm: of the model's bag; None: it has none.
             auc: of the predictions so far.
             dense_wait_s: seconds that averages of the dense part, or dense trainers, were waited for.
         """
@@ -72,7 +72,8 @@ class RunMetrics:
         self._told_at = (self._begin_s, 0)
         self._mode, self._comm = mode, comm
         self._trains = True
-        mode.group.tells(self._told)
+        if mode is not None:
+            mode.group.tells(self._told)
 
     def step(self, report: "StepReport", *, loss: float) -> None:
         """Take in a step.

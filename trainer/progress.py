@@ -200,6 +200,11 @@ def say(console: Console, text: str, **facts: object) -> None:
         console.out(text, highlight=False)
 
 
+def tell_user(text: str) -> None:
+    """Tell the user something once, beside the progress."""
+    say(Console(stderr=True), text)
+
+
 def _bars(console: Console) -> Progress:
     """Return bars, one a trainer; nothing where there is no terminal."""
     return Progress(

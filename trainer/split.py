@@ -14,6 +14,7 @@ from pydantic import Field
 
 from pserver import Settings, nearest
 from trainer.computing import SCALING, SHARDING
+from trainer.every import every_of
 from trainer.strategy import ALLREDUCE
 
 if TYPE_CHECKING:
@@ -60,18 +61,15 @@ _IDLE_IN_EMBED: Final = {
 _READ_IN_DENSE: Final = (
     *("role", "listen", "stage_queue_bytes", "model", "dim", "dense_optimizer", "seed", "device"),
     *("threads", "trainers", "trainer_id", "master", "master_store", "barrier_timeout"),
-    *("recompute", "amp", "tls_cert", "tls_key", "tls_ca"),
+    *("recompute", "amp", "metrics_bind", "metrics_token_file", "insecure_bind", "log_format"),
+    *("tls_cert", "tls_key", "tls_ca"),
 )
 
 _IDLE_IN_STAGES: Final = {
     "next": "give role embed, without stages",
     "listen": "give role dense, without stages",
     "dense": "the dense part is in the stages",
-    "checkpoint_every": "each trainer has a part of the dense weights; `pserver checkpoint save` "
-    "saves the tables",
-    "resume": "each trainer has a part of the dense weights",
     "max_staleness": "all pipelines go step by step anyway",
-    "metrics_bind": "only trainers that have the whole model have a page",
     **dict.fromkeys(
         ("trace", "trace_every", "otel_endpoint"),
         "only trainers that have the whole model have a trace",
@@ -266,10 +264,27 @@ def _refuse_stages(settings: "RunSettings") -> None:
         raise ValueError(
             f"cut must name {stages - 1} modules for {stages} stages, got {settings.cut!r}"
         )
+    _refuse_saves(settings, pipelines=trainers // ranks)
     if settings.data_mode == "dynamic":
         raise ValueError(
             "stages and data_mode dynamic deny each other: every trainer of a pipeline reads the same "
             "rows; use data_mode static"
+        )
+
+
+def _refuse_saves(settings: "RunSettings", *, pipelines: int) -> None:
+    """Refuse checkpoints of stages whose moment not all trainers know."""
+    if settings.checkpoint_every is None and not settings.resume:
+        return
+    if pipelines > 1:
+        raise ValueError(
+            "checkpoint_every and resume need one pipeline: with several, rows and averages of one step would "
+            f"be of two; give trainers {settings.trainers // pipelines}"
+        )
+    if settings.checkpoint_every is not None and every_of(settings.checkpoint_every).seconds:
+        raise ValueError(
+            "checkpoint_every must be steps with stages, where all trainers save after the same one, got "
+            f"{settings.checkpoint_every!r}"
         )
 
 

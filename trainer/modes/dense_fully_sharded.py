@@ -152,7 +152,9 @@ class FullySharded(DenseOverRanks):
 
     def _compute_nothing(self) -> None:
         """Take part in forward and backward of the others."""
-        logits = self._module(*(value.to(self._device) for value in self._example))
+        rows, dense = (value.to(self._device) for value in self._example)
+        # As pooled rows do: torch sums a layer when the gradient of its inputs is there, so in this order.
+        logits = self._module(rows.requires_grad_(), dense)
         (logits.sum() * 0.0).backward()
 
     def _squares(self) -> float:

@@ -45,6 +45,7 @@ def losses_of(given: RunSettings) -> list[float]:
         {},
         {"dense": "pserver", "dense_optimizer": "adam:lr=0.01"},
         {"mode": "sync", "shards": 3},
+        {"amp": "fp16", "amp_scale": 2.0**28, "amp_grow_every": 3},
         {"epochs": 2, "rows": 1000},
     ],
 )

@@ -1,8 +1,10 @@
 """The metrics page of a trainer: its names are a promise, its series are few, its numbers those of the run."""
 
+import contextlib
 import os
 import re
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import pserver
 from tests.integration.servers import WAIT_S
+from tests.unit.trainer.split_runs import SYNC, RunTogether, write
+from tests.unit.trainer.test_roles import embedding, listening
+from tests.unit.trainer.test_stages import in_stages
+from trainer import job_dense, job_stage
 from trainer.config import RunSettings
 from trainer.job import run
 from trainer.loop import StepReport
@@ -163,3 +169,42 @@ def test_the_page_is_gone_when_the_run_is_over(capsys: pytest.CaptureFixture[str
 
     with pytest.raises(OSError, match="refused"):
         page(found[1])
+
+
+@pytest.mark.parametrize("kind", ["a stage behind the first", "a dense trainer"])
+def test_trainers_without_rows_have_a_page(
+    run_together: RunTogether, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Its steps, samples, loss and waits are those of its summary; what it has not is 0."""
+    path = write(tmp_path / "rows.txt", list(range(24)))
+    seen: list[dict[str, float]] = []
+    room = job_stage if kind == "a stage behind the first" else job_dense
+    page_of_run = room.metrics_page
+
+    @contextlib.contextmanager
+    def watched(settings: RunSettings, say: Callable[[str], None]) -> Iterator[RunMetrics]:
+        told: list[str] = []
+        with page_of_run(settings, told.append) as metrics:
+            yield metrics
+            found = re.search(r"metrics at (\S+)/metrics", told[0])
+            assert found is not None
+            seen.append(samples(page(found[1])))
+
+    monkeypatch.setattr(room, "metrics_page", watched)
+    shown = {"metrics_bind": "127.0.0.1:0"}
+    if room is job_stage:
+        given = in_stages(path, 2, 2, batch_size=8, **SYNC)
+        given[1] = RunSettings.make(
+            {**{n: getattr(given[1], n) for n in given[1].model_fields_set}, **shown}, origins={}
+        )
+        told = run_together(given)[0][1]
+    else:
+        denses = listening(1, **shown)
+        told = run_together([*denses, *embedding(path, denses, 1, batch_size=8, **SYNC)])[0][0]
+
+    (last,) = seen
+    assert (last["trainer_steps_total"], last["trainer_samples_total"]) == (3, 24)
+    assert last["trainer_loss"] == pytest.approx(told.watch["loss"])
+    assert last["trainer_auc"] == pytest.approx(told.train_auc)
+    assert last["trainer_comm_seconds_total dense"] > 0.0
+    assert (last["trainer_pushes_total"], last["trainer_training"]) == (0, 0)

@@ -39,7 +39,6 @@ def embed(**values: object) -> RunSettings:
         ),
         ({"stages": 2, "trainers": 2, "cut": "a,b"}, "cut must name 1 modules for 2 stages"),
         ({"stages": 2, "trainers": 2, "dense": "pserver"}, "the dense part is in the stages"),
-        ({"stages": 2, "trainers": 2, "resume": True}, "resume has no effect with stages above 1"),
         ({"stages": 2, "trainers": 2, "data_mode": "dynamic"}, "data_mode dynamic deny each other"),
         ({"stages": 2, "trainers": 2, "trainer_id": 0, "ps": "a:1"}, "trainer_id need master"),
         ({**EMBED, "stages": 2}, "stages has no effect with role embed: the dense part is in"),

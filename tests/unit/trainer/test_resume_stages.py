@@ -1,0 +1,106 @@
+"""A pipeline that is resumed goes on as if it had never stopped, with other cuts too.
+
+Trainers are threads over shards of this process; they meet by real gloo connections.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pserver
+from pserver.embedded import Cluster
+from tests.unit.trainer.split_runs import SYNC, WAIT_S, RunTogether, write
+from tests.unit.trainer.test_stages import in_stages
+from trainer import job
+from trainer.config import RunSettings
+
+Losses = list[list[float]]
+RunOn = Callable[[list[RunSettings], Path, bool], Losses]
+
+
+@pytest.fixture
+def run_on(run_together: RunTogether, monkeypatch: pytest.MonkeyPatch) -> RunOn:
+    """Return what runs trainers on shards with checkpoints, restored or new; gives each one's losses."""
+    del run_together  # which lets one thread trace at a time
+
+    def run(given: list[RunSettings], folder: Path, restores: bool) -> Losses:
+        losses: Losses = [[] for _ in given]
+
+        def be(number: int) -> None:
+            job.run(given[number], on_step=lambda step: losses[number].append(step.loss))
+
+        with Cluster(2, checkpoint_dir=str(folder)) as cluster:
+            monkeypatch.setattr(
+                job, "_connect", lambda one: cluster.connect(settings=one.client_settings())
+            )
+            if restores:
+                for shard in cluster.shards:
+                    cluster._runtime.submit(shard.loads.restore("latest")).result()
+            with ThreadPoolExecutor(len(given)) as pool:
+                running = [pool.submit(be, number) for number in range(len(given))]
+                for future in running:
+                    future.result(WAIT_S)
+        return losses
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("mode", "rule"),
+    [
+        ("sync", "adam:lr=0.01"),
+        pytest.param("async", "sgd:lr=0.1,momentum=0.9", marks=pytest.mark.slow),
+        pytest.param("half_async", "adagrad:lr=0.1", marks=pytest.mark.slow),
+    ],
+)
+def test_a_resumed_pipeline_takes_the_very_steps_of_an_undisturbed_one(
+    run_on: RunOn, tmp_path: Path, mode: str, rule: str
+) -> None:
+    """Stopped after 4 of 6 steps, with the last version at 3: steps 4 to 6 have the same losses on all trainers.
+
+    What is resumed has other stages: the first one is the last one's before.
+    """
+    path = write(tmp_path / "rows.txt", list(range(46)))
+    own: dict[str, Any] = {"batch_size": 8, "dense_optimizer": rule, "prefetch": 0, "window": 1}
+    own |= {"checkpoint_every": 3, **(SYNC if mode == "sync" else {"mode": mode})}
+    if mode == "half_async":
+        own |= {"max_merge_num": 1}
+
+    whole = run_on(in_stages(path, 2, 2, **own), tmp_path / "whole", False)
+    begun = run_on(in_stages(path, 2, 2, steps=4, **own), tmp_path / "cut", False)
+    resumed = run_on(
+        in_stages(path, 2, 2, **{**own, "cut": "mlp.last", "resume": True}), tmp_path / "cut", True
+    )
+
+    assert [len(losses) for losses in whole] == [6, 6]
+    for number in range(2):
+        assert begun[number] == pytest.approx(whole[number][:4], abs=1e-7)
+        assert resumed[number] == pytest.approx(whole[number][3:], abs=1e-6)
+
+
+def test_trainers_behind_the_first_hear_that_nothing_was_saved(
+    run_on: RunOn, tmp_path: Path
+) -> None:
+    """The servers began empty: each trainer's error says so, and none waits."""
+    path = write(tmp_path / "rows.txt", list(range(10)))
+
+    with pytest.raises(pserver.CheckpointError, match="--resume: the servers began empty"):
+        run_on(in_stages(path, 2, 2, resume=True), tmp_path / "cut", False)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"trainers": 4, "checkpoint_every": "5"}, "need one pipeline: .*; give trainers 2"),
+        ({"trainers": 2, "checkpoint_every": "5s"}, "must be steps with stages, .* got '5s'"),
+    ],
+)
+def test_saves_of_stages_that_cannot_be_are_refused(values: dict[str, Any], text: str) -> None:
+    """The message says what to give."""
+    given = {"stages": 2, "checkpoint_dir": "c", **values}
+
+    with pytest.raises(pserver.ConfigError, match=text):
+        RunSettings.make(given, origins={})
