@@ -277,7 +277,8 @@ class _Ring:
         def add(part: slice) -> None:
             count = part.stop - part.start
             neighbours.fill(room_bytes[: count * size])
-            np.add(sums[part], came[:count], out=sums[part])
+            with np.errstate(all="ignore"):  # who sums what is not finite looks at the sum
+                np.add(sums[part], came[:count], out=sums[part])
 
         return add
 

@@ -199,3 +199,16 @@ def test_ranks_that_sum_unlike_tensors_are_told_so():
     assert "bucket 3" in str(outcomes[2])
     assert "rank 1 of the run came with 8 numbers (partial sums in float32" in str(outcomes[2])
     assert "where this one has 9 numbers" in str(outcomes[2])
+
+
+def test_sums_of_infinities_warn_nobody():
+    """Gradients of half floats overflow: inf - inf is NaN on all ranks, and no warning."""
+    values = [torch.full((5,), torch.inf), torch.full((5,), -torch.inf)]
+
+    def work(group: Group) -> torch.Tensor:
+        tensor = values[group.rank].clone()
+        ring_all_reduce(tensor, group, what="test")
+        return tensor
+
+    for found in results(2, work):
+        assert found.isnan().all()
