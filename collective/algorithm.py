@@ -21,7 +21,7 @@ from torch import Tensor
 from collective.errors import GroupError
 from collective.group import Group
 from collective.hierarchical import hierarchical_all_reduce, make_levels
-from collective.ring import ring_all_reduce
+from collective.ring import Feedback, ring_all_reduce
 
 Way = Literal["torch", "ring", "hierarchical"]
 Choice = Literal["auto", "torch", "ring", "hierarchical"]
@@ -53,6 +53,7 @@ class Summer:
     Attributes:
         group: of the ranks.
         table: what ``auto`` measured; empty for the other choices.
+        wire: in what float32 travels; None: as it is.
     """
 
     def __init__(
@@ -83,17 +84,18 @@ class Summer:
             raise GroupError("wire has no effect with torch; use ring or hierarchical")
         self.group = group
         self.table: list[Measured] = []
+        self.wire = wire
         self._choice: Way = "torch" if choice == "auto" else choice
-        self._ways: dict[Way, Callable[[Tensor, str], None]] = {}
+        self._ways: dict[Way, Callable[[Tensor, str, Feedback | None], None]] = {}
         if wire is None:
-            self._ways["torch"] = lambda tensor, what: group.all_reduce(tensor, what=what)
-        self._ways["ring"] = lambda tensor, what: ring_all_reduce(
-            tensor, group, wire=_fitting(wire, tensor), what=what
+            self._ways["torch"] = lambda tensor, what, _: group.all_reduce(tensor, what=what)
+        self._ways["ring"] = lambda tensor, what, feedback: ring_all_reduce(
+            tensor, group, wire=self._wire_of(tensor), feedback=feedback, what=what
         )
         if inter_nranks is not None:
             levels = make_levels(group, inter_nranks=inter_nranks)
-            self._ways["hierarchical"] = lambda tensor, what: hierarchical_all_reduce(
-                tensor, levels, wire=_fitting(wire, tensor), what=what
+            self._ways["hierarchical"] = lambda tensor, what, feedback: hierarchical_all_reduce(
+                tensor, levels, wire=self._wire_of(tensor), feedback=feedback, what=what
             )
         if choice == "auto" and group.world_size > 1:
             self.table = [self._measure(size) for size in SIZES_BYTES]
@@ -110,13 +112,31 @@ class Summer:
         )
         return nearest.way
 
-    def sum(self, tensor: Tensor, *, what: str) -> None:
+    def sum(
+        self, tensor: Tensor, *, what: str, exact: int = 0, feedback: Feedback | None = None
+    ) -> None:
         """Replace a tensor by its sum over the group.
+
+        Args:
+            tensor: as of ``ring_all_reduce``; with ``exact`` (n,).
+            what: the operation, in messages.
+            exact: numbers at the end that no narrow wire may round, such as weights to divide by.
+            feedback: remembers what a narrow wire rounds away; of no effect where nothing is rounded.
 
         Raises:
             TensorError, MissingRanksError: as of ``ring_all_reduce``.
         """
-        self._ways[self.way(tensor.numel() * tensor.element_size())](tensor, what)
+        way = self._ways[self.way(tensor.numel() * tensor.element_size())]
+        if self._wire_of(tensor) is None:
+            way(tensor, what, None)
+            return
+        last = tensor[-exact:].clone() if exact else None
+        if last is not None:
+            tensor[-exact:] = 0.0
+        way(tensor, what, feedback)
+        if last is not None:
+            self.group.all_reduce(last, what=f"{what}, its last numbers")
+            tensor[-exact:] = last
 
     def _measure(self, size_bytes: int) -> Measured:
         """Time every way; all ranks get the same numbers."""
@@ -127,13 +147,12 @@ class Summer:
             for index, way in enumerate(ways):
                 self.group.barrier()
                 begin = time.perf_counter()
-                self._ways[way](tensor, "measuring")
+                self._ways[way](tensor, "measuring", None)
                 best[index] = min(best[index].item(), time.perf_counter() - begin)
         self.group.maximum(best)
         seconds = {way: best[index].item() for index, way in enumerate(ways)}
         return Measured(size_bytes, seconds, min(seconds, key=lambda way: seconds[way]))
 
-
-def _fitting(wire: torch.dtype | None, tensor: Tensor) -> torch.dtype | None:
-    """Return the wire for a tensor: other dtypes than float32 travel as they are."""
-    return wire if tensor.dtype == torch.float32 else None
+    def _wire_of(self, tensor: Tensor) -> torch.dtype | None:
+        """Return the wire for a tensor: other dtypes than float32 travel as they are."""
+        return self.wire if tensor.dtype == torch.float32 else None

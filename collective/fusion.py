@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from collective.algorithm import Summer
 from collective.errors import TensorError
-from collective.ring import sum_dtype
+from collective.ring import Feedback, sum_dtype
 from collective.worker import Worker
 
 MIB = 1 << 20
@@ -101,7 +101,9 @@ def plan_text(buckets: Sequence[Bucket], summer: Summer) -> str:
     lines = []
     for number, bucket in enumerate(buckets):
         names = f"{bucket.names[0]} .. {bucket.names[-1]} ({len(bucket.names)} parameters)"
-        way = summer.way(bucket.num_bytes)
+        way: str = summer.way(bucket.num_bytes)
+        if summer.wire is not None and bucket.dtype == torch.float32:
+            way += f" as {str(summer.wire).removeprefix('torch.')}"
         lines.append(f"bucket {number}: {bucket.num_bytes / MIB:.3f} MiB by {way}: {names}")
     return "\n".join(lines)
 
@@ -130,6 +132,7 @@ class Reducer:
         self._buckets = list(buckets)
         self._worker = Worker(name="collective")
         self._flats = [torch.zeros(bucket.count + WORDS, dtype=bucket.dtype) for bucket in buckets]
+        self._feedbacks = [Feedback() for _ in buckets]  # used where a narrow wire rounds
         self._sent: list[Future[None] | None] = [None] * len(buckets)
         self._missing = [0] * len(buckets)
         self._next = len(buckets)  # buckets leave in order: every rank sums the same one next
@@ -231,10 +234,14 @@ class Reducer:
             flat = self._flats[number]
             _pack(self._buckets[number], flat, self._factor)
             flat[-WORDS], flat[-1] = self._weight, self._goes_on
-            what = f"bucket {number} of {len(self._buckets)}"
-            self._sent[number] = self._worker.submit(
-                functools.partial(self._summer.sum, flat, what=what)
+            add_up = functools.partial(
+                self._summer.sum,
+                flat,
+                what=f"bucket {number} of {len(self._buckets)}",
+                exact=WORDS,
+                feedback=self._feedbacks[number],
             )
+            self._sent[number] = self._worker.submit(add_up)
             self._next += 1
         if self._next == len(self._buckets):
             self._backwards_left = 0

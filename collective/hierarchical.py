@@ -20,6 +20,7 @@ from torch import Tensor
 from collective.errors import GroupError
 from collective.group import Group
 from collective.ring import (
+    Feedback,
     all_gather,
     check_tensor,
     reduce_scatter,
@@ -72,6 +73,7 @@ def hierarchical_all_reduce(
     levels: Levels,
     *,
     wire: torch.dtype | None = None,
+    feedback: Feedback | None = None,
     what: str = "hierarchical all-reduce",
 ) -> None:
     """Replace a tensor by its sum over all ranks.
@@ -80,13 +82,16 @@ def hierarchical_all_reduce(
         tensor: as of ``ring_all_reduce``. Written.
         levels: of this rank.
         wire: ``torch.bfloat16`` sends float32 in half the bytes between nodes, and from the node's
-            ranks to each other once the sum is complete.
+            ranks to each other once the sum is complete; of no effect with one node.
+        feedback: as of ``ring_all_reduce``; of this rank's part of the sum.
         what: the operation, in messages.
 
     Raises:
         TensorError, MissingRanksError: as ``ring_all_reduce``.
     """
     check_tensor(tensor, wire)
+    if levels.across.world_size == 1:
+        wire = feedback = None
     if tensor.numel() == 0 or levels.inside.world_size * levels.across.world_size == 1:
         return
     with torch.no_grad():
@@ -95,7 +100,8 @@ def hierarchical_all_reduce(
         )  # copies only where device or layout ask for it
         sums = flat.to(sum_dtype(tensor.dtype))
         mine = reduce_scatter(sums, levels.inside, what=f"{what}, inside a node")
-        ring_all_reduce(sums[mine], levels.across, wire=wire, what=f"{what}, across nodes")
+        across = f"{what}, across nodes"
+        ring_all_reduce(sums[mine], levels.across, wire=wire, feedback=feedback, what=across)
         last = f"{what}, inside again"
         all_gather(sums, levels.inside, wire=wire or tensor.dtype, what=last)
         if sums.data_ptr() != tensor.data_ptr():

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 
 from collective.algorithm import Summer
+from collective.ring import Feedback
 from collective.worker import Worker
 
 
@@ -22,6 +23,7 @@ class DdpHook:
     def __init__(self, summer: Summer) -> None:
         """Start the worker's thread."""
         self.summer = summer
+        self.feedbacks: dict[int, Feedback] = {}  # by bucket
         self.worker = Worker(name="collective-ddp")
 
     def close(self) -> None:
@@ -34,6 +36,7 @@ def ddp_hook(state: DdpHook, bucket: GradBucket) -> torch.futures.Future[Tensor]
     future: torch.futures.Future[Tensor] = torch.futures.Future()
     flat, group = bucket.buffer(), state.summer.group
     what = f"DDP bucket {bucket.index()}"
+    feedback = state.feedbacks.setdefault(bucket.index(), Feedback())
 
     def settle(done: "Future[None]") -> None:
         error = done.exception()
@@ -42,5 +45,7 @@ def ddp_hook(state: DdpHook, bucket: GradBucket) -> torch.futures.Future[Tensor]
         else:
             future.set_exception(error)  # type: ignore[arg-type]  # the stub is wrong
 
-    state.worker.submit(lambda: state.summer.sum(flat, what=what)).add_done_callback(settle)
+    state.worker.submit(
+        lambda: state.summer.sum(flat, what=what, feedback=feedback)
+    ).add_done_callback(settle)
     return future

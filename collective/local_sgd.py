@@ -23,6 +23,7 @@ from torch import Tensor
 
 from collective.algorithm import Summer
 from collective.fusion import WORDS, Bucket
+from collective.ring import Feedback
 
 
 class ParameterAverager:
@@ -42,6 +43,7 @@ class ParameterAverager:
         self._summer = summer
         self._buckets = list(buckets)
         self._flats = [torch.zeros(bucket.count + WORDS, dtype=bucket.dtype) for bucket in buckets]
+        self._feedbacks = [Feedback() for _ in buckets]  # used where a narrow wire rounds
         self._every = every
         self._steps = 0
         self._weight = 0.0
@@ -88,7 +90,8 @@ class ParameterAverager:
                     part.copy_(parameter).mul_(weight)
                 flat[-WORDS], flat[-1] = weight, goes_on
                 what = f"parameters, bucket {number} of {len(self._buckets)}"
-                self._summer.sum(flat, what=what)
+                feedback = self._feedbacks[number]
+                self._summer.sum(flat, what=what, exact=WORDS, feedback=feedback)
                 total, going = flat[-WORDS:].tolist()
                 if total > 0.0:
                     for part, parameter in _parts(bucket, flat):

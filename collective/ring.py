@@ -303,7 +303,9 @@ class _Ring:
         numbers = self._sums[part]
         rounded = numbers.to(wire)
         if self._residual is not None:
-            self._residual[part] = numbers - rounded
+            # Of infinity and what is no number nothing is kept: it would come back with every sum.
+            lost = torch.nan_to_num(numbers - rounded, nan=0.0, posinf=0.0, neginf=0.0)
+            self._residual[part] = lost
         if is_sum:
             numbers.copy_(rounded)  # this rank ends with the bits that the others get
         return _bytes_of(rounded)
