@@ -76,10 +76,10 @@ def span(name: str, **facts: str | int) -> contextlib.AbstractContextManager[Non
         name: of the span, one of few: it is what is counted by.
         facts: shown with it.
     """
-    recorder, place = ACTIVE.recorder, here()
-    if recorder is None or place is None:
+    if (recorder := ACTIVE.recorder) is None:
         return NOTHING
-    return Open(recorder, name, place, facts or None)
+    place = here()
+    return NOTHING if place is None else Open(recorder, name, place, facts or None)
 
 
 def numbered(batches: Iterable[T]) -> Iterator[tuple[int, T]]:

@@ -111,10 +111,10 @@ class Sending:
 
 def sending(method: str, endpoint: str) -> Sending | None:
     """Return what follows a request that is put now; None: it is not traced."""
-    recorder, place = ACTIVE.recorder, here()
-    if recorder is None or place is None:
+    if (recorder := ACTIVE.recorder) is None:
         return None
-    return Sending(recorder, place, method, endpoint)
+    place = here()
+    return None if place is None else Sending(recorder, place, method, endpoint)
 
 
 def leaving(request: Sending | None) -> AbstractContextManager[None]:
@@ -168,8 +168,7 @@ _UNTRACED = Wire()
 
 def wire(place: Place | None, endpoint: str) -> Wire:
     """Return what follows a try that begins now, of a request at a place."""
-    recorder = ACTIVE.recorder
-    if recorder is None or place is None:
+    if place is None or (recorder := ACTIVE.recorder) is None:
         return _UNTRACED
     return _TracedWire(recorder, place, endpoint)
 
@@ -249,7 +248,7 @@ class _Turns(Generic[T]):
 
 def turns(work: Callable[[], T]) -> Callable[[], T]:
     """Return work that records when its turn on the tables came, and how long it took."""
-    recorder, place = ACTIVE.recorder, here()
-    if recorder is None or place is None:
+    if (recorder := ACTIVE.recorder) is None:
         return work
-    return _Turns(recorder, place, work)
+    place = here()
+    return work if place is None else _Turns(recorder, place, work)

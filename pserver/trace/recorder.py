@@ -8,7 +8,8 @@ What always holds:
       lies between two of them is known from ``Clocks``.
     * A span is recorded when it ends, by whatever thread ends it. The oldest go when there are too many.
 
-Cost of a span: 2 µs where batches are traced; a look at ``ACTIVE`` elsewhere.
+Cost of a span: some µs where batches are traced. Elsewhere a look at ``ACTIVE``: all hooks of a request, on both sides, took 8,800
+instructions (callgrind, 2026-12-01), against some millions for a request of 2,000 keys.
 """
 
 import contextlib
@@ -234,7 +235,17 @@ class At:
         _here.reset(self._token)
 
 
-NOTHING = contextlib.nullcontext()
+class _Nothing:
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+NOTHING = _Nothing()
 """What a hook returns where there is nothing to record."""
 
 
