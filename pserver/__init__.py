@@ -59,7 +59,7 @@ from pserver.errors import (
     nearest,
 )
 from pserver.kernel.dedupe import Distinct, dedupe
-from pserver.logs import configure_logs, logs_are_json, tell_failure
+from pserver.logs import configure_logs, logs_are_json, tell_crash, tell_failure
 from pserver.metrics import AnySeries, Series, SpreadSeries
 from pserver.mix import GOLDEN, mix64
 from pserver.occurrences import Occurrences
@@ -170,6 +170,7 @@ __all__ = [
     "shard_of",
     "span",
     "start_page_of",
+    "tell_crash",
     "tell_failure",
     "traced",
     "within",

@@ -41,7 +41,7 @@ from pserver.client.connect import stats_of_each
 from pserver.client.credentials import Credentials
 from pserver.config import AccessSettings, ServeSettings
 from pserver.errors import ConfigError, PserverError, RequestError, UnavailableError
-from pserver.logs import configure_logs, tell_failure
+from pserver.logs import configure_logs, tell_crash, tell_failure
 from pserver.options import (
     USAGE_EXIT,
     CommandParser,
@@ -138,6 +138,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE_EXIT
     except PserverError as error:
         tell_failure(f"pserver {given.command}", str(error), status=FAILURE_EXIT)
+        return FAILURE_EXIT
+    except Exception as error:
+        if not tell_crash(f"pserver {given.command}", error, status=FAILURE_EXIT):
+            raise
         return FAILURE_EXIT
     return 0
 

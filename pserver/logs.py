@@ -14,6 +14,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import structlog
+from typing_extensions import override
 
 
 def configure_logs(level: str, *, form: str = "text", **always: object) -> None:
@@ -35,6 +36,23 @@ def configure_logs(level: str, *, form: str = "text", **always: object) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    root = logging.getLogger()
+    root.handlers = [one for one in root.handlers if not isinstance(one, _Events)]
+    if form == "json":
+        root.addHandler(_Events(logging.WARNING))
+
+
+class _Events(logging.Handler):
+    """Makes events of what libraries log, which would else be lines of any form."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one."""
+        log = structlog.get_logger(record.name)
+        facts: dict[str, Any] = {"logger": record.name}
+        if record.exc_info:
+            facts["exc_info"] = record.exc_info
+        log.log(record.levelno, record.getMessage(), **facts)
 
 
 def logs_are_json() -> bool:
@@ -54,6 +72,25 @@ def tell_failure(command: str, error: str, *, status: int) -> None:
         structlog.get_logger(__name__).error("ended", command=command, error=error, status=status)
     else:
         sys.stderr.write(f"{command}: {error}\n")
+
+
+def tell_crash(command: str, error: Exception, *, status: int) -> bool:
+    """Tell an error that nobody handles as the last event, and return whether that was done: only where logs are JSON.
+
+    Elsewhere Python's own lines are the better ones.
+
+    Args:
+        command: such as ``pserver serve``.
+        error: of ours, or of a library.
+        status: that the command exits with then.
+    """
+    if not logs_are_json():
+        return False
+    text = f"{error!r} is our own mistake; report it with this line, and start again"
+    structlog.get_logger(__name__).error(
+        "ended", command=command, error=text, status=status, exc_info=error
+    )
+    return True
 
 
 def _fields_first(always: Mapping[str, object]) -> structlog.typing.Processor:

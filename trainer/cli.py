@@ -96,6 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (pserver.PserverError, TrainerError) as error:
         pserver.tell_failure(name, str(error), status=FAILURE_EXIT)
         return FAILURE_EXIT
+    except Exception as error:
+        if not pserver.tell_crash(name, error, status=FAILURE_EXIT):
+            raise
+        return FAILURE_EXIT
     except KeyboardInterrupt:
         pserver.tell_failure(name, "interrupted", status=INTERRUPT_EXIT)
         return INTERRUPT_EXIT

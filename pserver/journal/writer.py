@@ -365,4 +365,5 @@ class Journal:
         try:
             write_state(self._folder, State("failed", self._fsync, boot_id()))
         except JournalError as error:
-            log.error("the journal's state could not be written", reason=str(error))
+            hint = "see to its disk, then restart this server"
+            log.error("the journal's state could not be written", reason=str(error), hint=hint)

@@ -288,7 +288,8 @@ class Saves:
             await asyncio.to_thread(save.store.abandon, save.version)
         self.num_failed += 1
         save.progress.state, save.progress.error = "failed", text  # last: the next save may begin
-        log.error("save failed", version=save.version, error=text)
+        hint = "the version before is whole; see to the reason, and save again"
+        log.error("save failed", version=save.version, epoch=save.epoch, error=text, hint=hint)
 
     def age_s(self) -> float:
         """Return the seconds since the last version, or the start; 0 where there is no place for one."""

@@ -20,6 +20,8 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import structlog
+
 from pserver.config import GroupSettings
 from pserver.errors import BarrierError, GroupError, ShapeError, TransientError
 from pserver.server.executor import Executor
@@ -32,6 +34,8 @@ from pserver.server.waiting import Progress
 from pserver.v1 import pserver_pb2 as pb
 from pserver.wire import TRAINER_BYTES
 from pserver.wire.small import build_small, group_of, group_proto_of, parse_small
+
+log = structlog.get_logger(__name__)
 
 GROUP_METHODS = ("Join", "Heartbeat", "Leave")
 """The methods that this room answers."""
@@ -111,10 +115,12 @@ class Group:
             return await self._heartbeat(beat, message)
         leaving = parse_small(pb.LeaveRequest, message)
         self._check_incarnation(leaving.incarnation)
-        kind = METHODS["Leave"].number
-        return await self._executor.run(
+        kind, heard = METHODS["Leave"].number, self._heard.get(leaving.trainer)
+        reply = await self._executor.run(
             lambda: self._recorder.write(kind, message, lambda: self._on_leave(leaving.trainer))
         )
+        log.info("trainer left", trainer=heard.trainer_id if heard else None)
+        return reply
 
     def resume(self) -> None:
         """Give those that were with the group a whole lease from now on: the shard was restarted."""
@@ -221,6 +227,7 @@ class Group:
         for uuid in [u for u, heard in self._heard.items() if heard.trainer_id == trainer_id]:
             del self._heard[uuid]
         self._heard[request.trainer] = Heard(trainer_id, settings.lease_s, _now())
+        log.info("trainer joined", trainer=trainer_id, host=request.host, mode=settings.mode)
         self._watch()
         return reply
 
@@ -332,6 +339,11 @@ class Group:
         for uuid, heard in list(self._heard.items()):
             if now - heard.at > heard.lease_s and self.members.is_live(uuid):
                 await self._executor.run(lambda uuid=uuid: self._on_expire(uuid))  # type: ignore[misc]
+                log.warning(
+                    "trainer is not heard of; look at its log and its machine",
+                    trainer=heard.trainer_id,
+                    seconds=round(now - heard.at, 1),
+                )
         spec, rounds = self.members.spec, self.rounds
         if spec is None or not (self.members.is_sync and rounds.is_waiting):
             self._waits = None

@@ -212,7 +212,11 @@ class Rounds:
 
     def fail(self, why: str) -> None:
         """End the group's work: every call that waits or comes gets this error."""
-        log.error("a sync group cannot go on", reason=why)
+        log.error(
+            "a sync group cannot go on",
+            reason=why,
+            hint="start its trainers again; with --on-missing drop the others go on",
+        )
         self.failure = why
         self._forget_parts()
         self._progress.bump()

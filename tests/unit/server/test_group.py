@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from pserver.config import GroupSettings
 from pserver.errors import ConfigError, GroupError, RestartedError, ShapeError
@@ -12,6 +13,7 @@ from pserver.v1 import pserver_pb2 as pb
 from pserver.wire.small import group_of, group_proto_of, parse_small
 from tests.unit.server.messages import call, stats
 
+WAIT_S = 20.0
 UUID = b"0123456789abcdef"
 
 
@@ -120,3 +122,26 @@ def test_settings_come_as_they_were_sent(settings: GroupSettings) -> None:
     )
 
     assert group_of(request) == settings
+
+
+def test_trainers_that_come_and_go_are_told(servicer: Servicer) -> None:
+    """A join, a leave and a lease that ended are events with the trainer; the last says what to do."""
+    leaving = pb.LeaveRequest(trainer=UUID).SerializeToString()
+
+    async def come_and_go() -> None:
+        await servicer.call("Join", joining().SerializeToString())
+        await servicer.call("Leave", leaving)
+        await servicer.call("Join", joining(lease_s=0.01).SerializeToString())
+        while len(told) < 4:  # noqa: ASYNC110 - a log has no event
+            await asyncio.sleep(0.001)
+
+    with capture_logs() as told:
+        asyncio.run(asyncio.wait_for(come_and_go(), WAIT_S))
+
+    events = [(one["event"], one["trainer"]) for one in told]
+    assert events == [
+        ("trainer joined", 0),
+        ("trainer left", 0),
+        ("trainer joined", 0),
+        ("trainer is not heard of; look at its log and its machine", 0),
+    ]
