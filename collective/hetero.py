@@ -53,15 +53,20 @@ class Work:
     Attributes:
         tensors: such as pooled rows, dense values and labels; in host memory.
         weight: that its sender gave it, such as its samples.
-        is_score: whether the model's output is asked for, and no gradients.
+        kind: TRAIN; SCORE: the model's output is asked for, and no gradients; STATE: all that this trainer has.
         peer: who sent it.
     """
 
     tensors: tuple[Tensor, ...]
     weight: float
-    is_score: bool
+    kind: Kind
     peer: str
     _answer: "Future[tuple[Tensor, ...]]" = field(repr=False)
+
+    @property
+    def is_score(self) -> bool:
+        """Return whether it is taken when nobody trains any more."""
+        return self.kind == Kind.SCORE
 
     @property
     def num_bytes(self) -> int:
@@ -145,6 +150,7 @@ class Receiver:
         self.trainers = 0
         self._peers: dict[int, _Peer] = {}
         self._refused = ""
+        self._state: tuple[Tensor, ...] = ()
         self._lost: str | None = None
         self._is_closed = False
         self._connections: list[socket.socket] = []
@@ -172,6 +178,24 @@ class Receiver:
                 text = f"{who} did not come" if missing else "no embedding trainer came"
                 raise PeerLostError(f"{self.address}: {text} within {timeout_s:g} s{self._refused}")
             return dict(self._facts)
+
+    def take_state(self, timeout_s: float) -> Tensor:
+        """Wait for what was saved, which an embedding trainer gives before the first micro-batch.
+
+        Returns:
+            (n,) uint8, as this or another dense trainer answered a question for it.
+
+        Raises:
+            PeerLostError: an embedding trainer went away, or nothing came within the limit.
+        """
+        with self._lock:
+            self._lock.wait_for(lambda: self._lost or self._state, timeout_s)
+            self._raise_lost()
+            if len(self._state) != 1:
+                raise PeerLostError(
+                    f"{self.address}: nothing that was saved came within {timeout_s:g} s"
+                )
+            return self._state[0]
 
     def take(self, timeout_s: float) -> Work | StepEnd | None:
         """Return the next micro-batch or the end of a step; None when all senders are through.
@@ -294,6 +318,8 @@ class Receiver:
                 peer.ended += message.kind == Kind.STEP
                 peer.is_done |= message.kind in (Kind.DONE, Kind.BYE)
                 peer.is_gone |= message.kind == Kind.BYE
+                if message.kind == Kind.STATE:
+                    self._state = message.tensors
                 self._lock.notify_all()
 
     def _admit(self, peer: _Peer, hello: dict[str, Any]) -> str:
@@ -323,11 +349,10 @@ class Receiver:
     def _serve_work(self, connection: Connection, name: str) -> None:
         """Pass micro-batches on, and their answers back."""
         while (message := receive(connection)).kind != Kind.BYE:
-            is_score = message.kind == Kind.SCORE
-            if not is_score:
+            if message.kind not in (Kind.SCORE, Kind.STATE):
                 _expect(message, Kind.TRAIN)
             answer: Future[tuple[Tensor, ...]] = Future()
-            self._put(Work(message.tensors, message.weight, is_score, name, answer))
+            self._put(Work(message.tensors, message.weight, message.kind, name, answer))
             send(connection, Message(message.kind, answer.result()))
 
     def _put(self, work: Work) -> None:

@@ -151,6 +151,18 @@ class Sender:
         """Send a micro-batch for the model's output; it is computed when nobody trains any more."""
         return self._order(Kind.SCORE, tensors, float(len(tensors[0])))
 
+    def ask_state(self) -> Answer:
+        """Ask whichever dense trainer is free for what it has, to be saved: one tensor of bytes."""
+        return self._order(Kind.STATE, (), 0.0)
+
+    def give_state(self, data: Tensor) -> None:
+        """Give all dense trainers what was saved; before the first micro-batch.
+
+        Args:
+            data: (n,) uint8, as ``ask_state`` brought it.
+        """
+        self._tell_all(Message(Kind.STATE, (data,)))
+
     def end_step(self) -> None:
         """Tell all dense trainers that every answer of this step is here."""
         self._steps += 1

@@ -30,7 +30,7 @@ TEXT_BYTES_MAX = 1 << 14
 
 _HEAD = struct.Struct("<4sBdBH")  # magic, kind, weight, tensors, bytes of text
 _SHAPE = struct.Struct(f"<BB{DIMS_MAX}Q")  # dtype, dims, shape
-_MAGIC = b"PHT2"
+_MAGIC = b"PHT3"
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8)
 
@@ -64,6 +64,8 @@ class Kind(enum.IntEnum):
     """The connection ends as it should."""
     FAIL = 7
     """The other side ends, because of the text."""
+    STATE = 8
+    """What a dense trainer has, to be saved; or, on a control connection, what was saved, before training."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,17 @@ from typing import Any
 
 import torch
 from safetensors.torch import load, save
-from torch import Tensor, optim
+from torch import optim
 
 import pserver
 from trainer.config import RunSettings
-from trainer.dense_in_stages import DenseInStages
+from trainer.dense_state import export_dense, load_dense
 from trainer.every import Every, every_of
 from trainer.loop import CtrModel, DenseStep
 from trainer.modes import Mode
 from trainer.modes.grouped import GroupMode
 from trainer.split import share_of
+from trainer.split_dense import SplitDense
 
 SAVER = 0
 """The trainer that asks for saves."""
@@ -172,15 +173,10 @@ class RunCheckpoints:
         if self.model.precision.scale is not None:
             numbers = self.model.precision.scale.export()
             tensors["loss_scale"] = torch.tensor(numbers, dtype=torch.float64)
-        if isinstance(self.optimizer, DenseInStages):
+        if isinstance(self.optimizer, SplitDense):
             tensors |= self.optimizer.gather_state()
-        if isinstance(self.optimizer, optim.Optimizer):
-            for name, tensor in self.model.dense.state_dict().items():
-                tensors[f"dense.{name}"] = tensor.detach().cpu().contiguous().clone()
-            for index, state in self.optimizer.state_dict()["state"].items():
-                for name, value in state.items():
-                    tensor = torch.as_tensor(value).detach().cpu().contiguous().clone()
-                    tensors[f"optimizer.{index}.{name}"] = tensor
+        elif isinstance(self.optimizer, optim.Optimizer):
+            tensors |= export_dense(self.model.dense, self.optimizer)
         return save(tensors)
 
     def _decode(self, data: bytes) -> None:
@@ -190,21 +186,10 @@ class RunCheckpoints:
         scale, numbers = self.model.precision.scale, tensors.pop("loss_scale", None)
         if scale is not None and numbers is not None:
             scale.load(numbers.tolist())
-        if isinstance(self.optimizer, DenseInStages):
+        if isinstance(self.optimizer, SplitDense):
             self.optimizer.resume(self.steps_before, tensors)
-        if not isinstance(self.optimizer, optim.Optimizer):
-            return
-        weights = {
-            n.removeprefix("dense."): t for n, t in tensors.items() if n.startswith("dense.")
-        }
-        self.model.dense.load_state_dict(weights)
-        states: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            if name.startswith("optimizer."):
-                _, index, key = name.split(".", 2)
-                states.setdefault(int(index), {})[key] = tensor
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+        elif isinstance(self.optimizer, optim.Optimizer):
+            load_dense(self.model.dense, self.optimizer, tensors)
 
 
 def _facts(settings: RunSettings) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
@@ -90,6 +91,19 @@ class DenseElsewhere(SplitDense):
     @override
     def held_bytes(self) -> dict[str, int]:
         return {}
+
+    @override
+    def gather_state(self) -> dict[str, Tensor]:
+        """Ask one dense trainer once all have stepped; none steps again before this trainer's next batch."""
+        self._sender.wait_step()
+        (data,) = self._sender.ask_state().result()
+        return load(data.numpy().tobytes())
+
+    @override
+    def resume(self, steps: int = -1, tensors: Mapping[str, Tensor] | None = None) -> int:
+        assert tensors is not None, "an embedding trainer has servers"
+        self._sender.give_state(torch.frombuffer(bytearray(save(dict(tensors))), dtype=torch.uint8))
+        return steps
 
     @override
     def step(self) -> None:

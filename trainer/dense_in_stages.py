@@ -177,12 +177,8 @@ class DenseInStages(SplitDense):
                 value.copy_(found[name])
         self.whole.to(self._device)
 
+    @override
     def gather_state(self) -> dict[str, Tensor]:
-        """Return weights and optimizer state of all stages, to be saved. All trainers call it after the same step.
-
-        Raises:
-            collective.StageError: another trainer failed.
-        """
         self._gathered += 1
         self._pipeline.queue.tell(-self._gathered, [])  # hears of it if another one failed
         weights = stage_state.gather(self.whole, self._parts(), self._talk)
@@ -191,16 +187,8 @@ class DenseInStages(SplitDense):
         )
         return {f"dense.{name}": value for name, value in weights.items()} | state
 
+    @override
     def resume(self, steps: int = -1, tensors: Mapping[str, Tensor] | None = None) -> int:
-        """Take up what was saved, and return the steps that it has. All trainers call it before the first step.
-
-        Args:
-            steps: that the version has; -1: this trainer does not know.
-            tensors: what ``gather_state`` returned; None: this trainer has no servers.
-
-        Raises:
-            collective.StageError: another trainer failed.
-        """
         told = self._pipeline.queue.tell(0, [float(steps)])
         stage_state.spread(
             tensors,

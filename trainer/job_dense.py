@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from rich.console import Console
+from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.nn import functional
 
 import pserver
 from collective import Group, GroupError, check_same, give_from_first
 from collective.hetero import Fact, Receiver, StepEnd, Work
+from collective.hetero_wire import Kind
 from collective.precision import MixedPrecision
 from trainer.config import RunSettings
 from trainer.data import Data
@@ -35,6 +37,7 @@ from trainer.dense import (
     make_precision,
     recompute_named,
 )
+from trainer.dense_state import export_dense, load_dense
 from trainer.errors import TrainerError
 from trainer.loop import StepReport
 from trainer.meet import meet, tls_files
@@ -54,6 +57,7 @@ def run_facts(settings: RunSettings, data: Data, *, dim: int) -> dict[str, Fact]
         "num_slots": data.num_slots,
         "num_dense": data.num_dense,
         "mode": settings.mode,
+        "resume": int(settings.resume),
     }
 
 
@@ -153,6 +157,15 @@ class DensePart:
             self.steps, _batch(labels), loss, torch.sigmoid(logits).numpy(), float(flat.norm())
         )
 
+    def export(self, work: Work) -> None:
+        """Answer with weights and optimizer state, as bytes."""
+        data = save(export_dense(self._module, self._optimizer))
+        work.answer([torch.frombuffer(bytearray(data), dtype=torch.uint8)])
+
+    def load(self, data: Tensor) -> None:
+        """Take what ``export`` answered."""
+        load_dense(self._module, self._optimizer, load(data.numpy().tobytes()))
+
     def held_bytes(self) -> dict[str, int]:
         """Return the bytes that are held here of parameters, gradients and optimizer state."""
         return held_bytes(self._module.parameters(), self._optimizer)
@@ -196,6 +209,8 @@ def run_dense(
         group = meet(settings, timeout_s=settings.barrier_timeout)
         facts = receiver.gather(settings.barrier_timeout)
         part = _dense_part(settings, facts, group=group, device=device)
+        if facts.get("resume"):
+            part.load(receiver.take_state(settings.barrier_timeout))
         trained = _train(settings, part, receiver, on_step=on_step, tell=tell)
     except BaseException as error:
         receiver.close(str(error) or type(error).__name__)
@@ -247,8 +262,9 @@ def _train(
             event = receiver.take(settings.barrier_timeout)
             if event is None:
                 break
-            if isinstance(event, Work) and event.is_score:
-                part.score(event)
+            if isinstance(event, Work) and event.kind != Kind.TRAIN:
+                answer = part.score if event.is_score else part.export
+                answer(event)
                 continue
             wait_s += time.perf_counter() - asked_s
             if isinstance(event, StepEnd):

@@ -49,8 +49,6 @@ _IDLE_IN_EMBED: Final = {
     "dense_optimizer": f"{_THERE}; the table's is optimizer",
     "device": f"{_THERE}; rows are pooled on the CPU",
     "clip_norm": "the norm of rows and dense part is known in no one place",
-    "checkpoint_every": "the dense part is elsewhere; `pserver checkpoint save` saves the tables",
-    "resume": "the dense part is elsewhere",
     "max_staleness": "all trainers go step by step with the dense ones",
     **dict.fromkeys(("stages", *_ONLY_STAGES), "the dense part is in the trainers with role dense"),
     **dict.fromkeys((*SHARDING, *SCALING), "the dense part is in the trainers with role dense"),
@@ -292,6 +290,12 @@ def _refuse_lacking(settings: "RunSettings") -> None:
     """Refuse a role that lacks what it needs, and numbers that do not fit."""
     if settings.role == "embed" and settings.next is None:
         raise ValueError("role embed needs next, the HOST:PORT,... of the trainers with role dense")
+    is_saved = settings.checkpoint_every is not None or settings.resume
+    if settings.role == "embed" and settings.trainers > 1 and is_saved:
+        raise ValueError(
+            "checkpoint_every and resume need one trainer with role embed: with several, rows and dense part of "
+            "one step would be of two; give trainers 1"
+        )
     if settings.role == "embed" and settings.data_mode == "dynamic":
         raise ValueError(
             "role embed and data_mode dynamic deny each other: a trainer that waits for the last ranges "

@@ -6,6 +6,7 @@ A step is ``learn``, ``settle`` and ``step``; one without samples is the last tw
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from types import TracebackType
 
 from torch import Tensor, nn
@@ -70,6 +71,26 @@ class SplitDense(nn.Module, ABC):
     @abstractmethod
     def held_bytes(self) -> dict[str, int]:
         """Return the bytes that this trainer holds of parameters, gradients and optimizer state."""
+
+    @abstractmethod
+    def gather_state(self) -> dict[str, Tensor]:
+        """Return weights and optimizer state of the whole dense part, to be saved; see ``dense_state``.
+
+        Raises:
+            collective.CollectiveError: another trainer failed.
+        """
+
+    @abstractmethod
+    def resume(self, steps: int = -1, tensors: Mapping[str, Tensor] | None = None) -> int:
+        """Take up what was saved, and return the steps that it has; before the first step.
+
+        Args:
+            steps: that the version has; -1: this trainer does not know.
+            tensors: what ``gather_state`` returned; None: this trainer has no servers.
+
+        Raises:
+            collective.CollectiveError: another trainer failed.
+        """
 
     @abstractmethod
     def step(self) -> None:

@@ -48,7 +48,6 @@ def embed(**values: object) -> RunSettings:
         ({**EMBED, "dense_optimizer": "sgd"}, "with role dense; the table's is optimizer"),
         ({**EMBED, "device": "cuda"}, "device has no effect with role embed: give it to"),
         ({**EMBED, "clip_norm": 1.0}, "clip_norm has no effect with role embed"),
-        ({**EMBED, "checkpoint_every": 5}, "checkpoint_every has no effect with role embed"),
         ({**EMBED, "data_mode": "dynamic"}, "role embed and data_mode dynamic deny each other"),
         (
             {**EMBED, "batch_size": 64, "micro_batch_size": 10, "accumulate_steps": 6},

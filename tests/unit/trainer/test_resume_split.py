@@ -1,4 +1,4 @@
-"""A pipeline that is resumed goes on as if it had never stopped, with other cuts too.
+"""A run with a split model that is resumed goes on as if it had never stopped, with other cuts or dense trainers too.
 
 Trainers are threads over shards of this process; they meet by real gloo connections.
 """
@@ -13,6 +13,7 @@ import pytest
 import pserver
 from pserver.embedded import Cluster
 from tests.unit.trainer.split_runs import SYNC, WAIT_S, RunTogether, write
+from tests.unit.trainer.test_roles import embedding, listening
 from tests.unit.trainer.test_stages import in_stages
 from trainer import job
 from trainer.config import RunSettings
@@ -81,6 +82,35 @@ def test_a_resumed_pipeline_takes_the_very_steps_of_an_undisturbed_one(
         assert resumed[number] == pytest.approx(whole[number][3:], abs=1e-6)
 
 
+@pytest.mark.parametrize("denses", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_resumed_embedding_trainer_takes_the_very_steps_of_an_undisturbed_one(
+    run_on: RunOn, tmp_path: Path, denses: int
+) -> None:
+    """Stopped after 4 of 6 steps, with the last version at 3; one more dense trainer takes it up."""
+    path = write(tmp_path / "rows.txt", list(range(46)))
+    own: dict[str, Any] = {
+        "batch_size": 8,
+        "prefetch": 0,
+        "window": 1,
+        "checkpoint_every": 3,
+        **SYNC,
+    }
+
+    def run(folder: str, count: int, **more: Any) -> list[float]:
+        given = listening(count, dense_optimizer="adam:lr=0.01")
+        embeds = embedding(path, given, 1, **own, **more)
+        *_, losses = run_on([*given, *embeds], tmp_path / folder, "resume" in more)
+        return losses
+
+    whole = run("whole", denses)
+    begun = run("cut", denses, steps=4)
+    resumed = run("cut", denses + 1, resume=True)
+
+    assert len(whole) == 6
+    assert begun == pytest.approx(whole[:4], abs=1e-6)
+    assert resumed == pytest.approx(whole[3:], abs=1e-6)
+
+
 def test_trainers_behind_the_first_hear_that_nothing_was_saved(
     run_on: RunOn, tmp_path: Path
 ) -> None:
@@ -96,11 +126,23 @@ def test_trainers_behind_the_first_hear_that_nothing_was_saved(
     [
         ({"trainers": 4, "checkpoint_every": "5"}, "need one pipeline: .*; give trainers 2"),
         ({"trainers": 2, "checkpoint_every": "5s"}, "must be steps with stages, .* got '5s'"),
+        (
+            {
+                "stages": 1,
+                "role": "embed",
+                "next": "here:1",
+                "trainers": 2,
+                "checkpoint_every": "5",
+            },
+            "need one trainer with role embed: .*; give trainers 1",
+        ),
     ],
 )
-def test_saves_of_stages_that_cannot_be_are_refused(values: dict[str, Any], text: str) -> None:
+def test_saves_that_cannot_be_are_refused(values: dict[str, Any], text: str) -> None:
     """The message says what to give."""
     given = {"stages": 2, "checkpoint_dir": "c", **values}
+    if given["stages"] == 1:
+        del given["stages"]
 
     with pytest.raises(pserver.ConfigError, match=text):
         RunSettings.make(given, origins={})
