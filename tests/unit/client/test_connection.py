@@ -10,6 +10,7 @@ import grpc
 import pytest
 from typing_extensions import override
 
+from pserver.client import connection as connection_room
 from pserver.client.connection import Connection
 from pserver.client.credentials import OPEN, Credentials
 from pserver.config import AccessSettings
@@ -192,4 +193,42 @@ def test_a_server_is_found_where_the_file_says_after_a_call_found_nobody(
     expected = f"Hold at file:{file}: no address of a server stands there"
     assert [str(nowhere), str(still)] == [expected, expected]
     assert "127.0.0.1:1" in str(wrong)
+    connection.close()
+
+
+def ended_by(connection: Connection, script: Script) -> threading.Thread:
+    """Make one call, and return the thread of gRPC that ended it."""
+    threads: queue.Queue[threading.Thread] = queue.Queue()
+    reply = send(connection, "Hold")
+    reply.add_done_callback(lambda _: threads.put(threading.current_thread()))
+    script.held.get(timeout=WAIT_S)[0].set()
+    return threads.get(timeout=WAIT_S)
+
+
+def test_one_thread_ends_all_calls_when_they_come_one_by_one(
+    server: tuple[str, Script], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that ended a call waits for the next one, and goes when the connection is closed."""
+    monkeypatch.setattr(connection_room, "LINGER_S", TRY_S)
+    endpoint, script = server
+    connection = Connection(endpoint, OPEN)
+
+    threads = {ended_by(connection, script) for _ in range(5)}
+    connection.close()
+
+    (thread,) = threads
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+def test_the_thread_ends_when_no_other_call_comes(server: tuple[str, Script]) -> None:
+    """A client that does nothing has no thread of gRPC waiting for long, and goes on with another one."""
+    endpoint, script = server
+    connection = Connection(endpoint, OPEN)
+
+    thread = ended_by(connection, script)
+
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert ended_by(connection, script) is not thread
     connection.close()
