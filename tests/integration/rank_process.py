@@ -1,15 +1,17 @@
 """One rank in a process of its own, of which one ends at a chosen moment: run by ``test_lost_ranks``.
 
-``python rank_process.py RANK WORLD_SIZE MASTER LOST MOMENT``: rank LOST ends without a word at MOMENT. The others
+The words are RANK WORLD_SIZE MASTER LOST MOMENT: rank LOST ends without a word at MOMENT. The others
 print the error that they get, and which ranks it names.
 """
 
 import os
 import sys
+from collections.abc import Sequence
 
 import torch
 
-from collective import Group, MissingRanksError, connect, ring_all_reduce
+from collective import MissingRanksError, connect, ring_all_reduce
+from collective.neighbours import Neighbours
 
 NUMBERS = 25_000_000
 """100 MB of float32."""
@@ -20,23 +22,23 @@ LIMIT_S = 600.0
 _CONNECT_S = 30.0
 
 
-def end_in_the_middle(group: Group) -> None:
-    """Let the 10th message of this rank be the last thing that it does."""
-    send, sent = group.send, 0
+def end_in_the_middle() -> None:
+    """Let the 10th piece that this rank gives to its neighbour be the last thing that it does."""
+    put, count = Neighbours.put, 0
 
-    def counted(tensor: torch.Tensor, rank: int) -> object:
-        nonlocal sent
-        sent += 1
-        if sent == 10:
+    def counted(self: Neighbours, view: memoryview) -> None:
+        nonlocal count
+        count += 1
+        if count == 10:
             os._exit(3)
-        return send(tensor, rank)
+        put(self, view)
 
-    group.send = counted  # type: ignore[method-assign,assignment]  # this process is about to end
+    Neighbours.put = counted  # type: ignore[method-assign]  # this process is about to end
 
 
-def main() -> None:
+def main(words: Sequence[str]) -> int:
     """Be a rank."""
-    rank, world_size, master, lost, moment = sys.argv[1:]
+    rank, world_size, master, lost, moment = words
     is_lost = rank == lost
     torch.set_num_threads(1)
     if is_lost and moment == "before_init":
@@ -52,12 +54,9 @@ def main() -> None:
         if is_lost and moment == "after_init":
             os._exit(3)
         if is_lost and moment == "in_the_middle":
-            end_in_the_middle(group)
+            end_in_the_middle()
         ring_all_reduce(torch.ones(NUMBERS), group, what="sum of 100 MB")
     except MissingRanksError as error:
         sys.stdout.write(f"missing {list(error.missing)}: {error}\n")
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()
+        return 1
+    return 0

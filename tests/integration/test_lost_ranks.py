@@ -11,50 +11,40 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.integration import rank_process
+from tests.integration.forked import Main, Piped
 from tests.integration.servers import Start, endpoints, start_cluster
 from tests.unit.collective.test_meeting import free_port
 from tests.unit.trainer.models import criteo_line
+from trainer import cli
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
-RANK = Path(__file__).with_name("rank_process.py")
 WAIT_S = 250.0
 WORLD_SIZE = 3
 LOST = 1
 
 
 @contextlib.contextmanager
-def processes(commands: list[list[str]], folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Run Python processes, which are ended with the context."""
+def forks(main: Main, commands: list[list[str]]) -> Iterator[list[Piped]]:
+    """Run processes, which are ended with the context."""
     with contextlib.ExitStack() as stack:
         started = []
         for command in commands:
-            process = subprocess.Popen(
-                [sys.executable, *command],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                cwd=folder,
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-            )
-            started.append(process)
-            assert process.stdout is not None
-            stack.callback(process.stdout.close)
-            stack.callback(process.wait, WAIT_S)
-            stack.callback(process.kill)
+            started.append(Piped(main, *command))
+            stack.callback(started[-1].end, WAIT_S)
         yield started
 
 
 @pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.parametrize("moment", ["before_init", "after_init", "in_the_middle"])
-def test_h6_a_rank_that_ends_is_named_by_the_others(moment: str, lost: int, tmp_path: Path) -> None:
+def test_h6_a_rank_that_ends_is_named_by_the_others(moment: str, lost: int) -> None:
     """Before it connects, before its first sum, or in the middle of a sum of 100 MB; with the store, or without."""
     place = f"127.0.0.1:{free_port()}"
     own = [str(WORLD_SIZE), place, str(lost), moment]
-    ranks = [[str(RANK), str(rank), *own] for rank in range(WORLD_SIZE)]
 
-    with processes(ranks, tmp_path) as started:
-        told = [process.communicate(timeout=WAIT_S)[0] for process in started]
+    with forks(rank_process.main, [[str(rank), *own] for rank in range(WORLD_SIZE)]) as started:
+        told = ["".join(process.communicate(timeout=WAIT_S)) for process in started]
         statuses = [process.returncode for process in started]
 
     assert statuses == [3 if rank == lost else 1 for rank in range(WORLD_SIZE)], told
@@ -67,17 +57,25 @@ def test_killed_trainer_is_named_by_the_others(start: Start, tmp_path: Path) -> 
     """One of three trainers with averaged dense parts is killed while they train."""
     (tmp_path / "rows.txt").write_text("".join(map(criteo_line, range(3000))), encoding="utf-8")
     servers = endpoints(start_cluster(start, 1, "--drain-s", "0"))
-    words = ["-m", "trainer", "run", "--trainers", "3", "--ps", servers, "--dense", "allreduce"]
-    words += ["--data", "rows.txt", "--model", "fm", "--dim", "4", "--device", "cpu"]
+    words = ["run", "--trainers", "3", "--ps", servers, "--dense", "allreduce"]
+    words += [
+        "--data",
+        str(tmp_path / "rows.txt"),
+        "--model",
+        "fm",
+        "--dim",
+        "4",
+        "--device",
+        "cpu",
+    ]
     words += ["--threads", "1", "--epochs", "1000", "--batch-size", "20", "--allreduce", "ring"]
     words += ["--master", f"127.0.0.1:{free_port()}", "--json-progress"]
 
-    with processes([[*words, f"--trainer-id={n}"] for n in range(3)], tmp_path) as started:
+    with forks(cli.main, [[*words, f"--trainer-id={n}"] for n in range(3)]) as started:
         lost = started[LOST]
-        assert lost.stdout is not None
         next(line for line in lost.stdout if '"step":' in line)
         lost.kill()
-        told = [process.communicate(timeout=WAIT_S)[0] for process in started if process != lost]
+        told = ["".join(p.communicate(timeout=WAIT_S)) for p in started if p != lost]
 
     for text, process in zip(told, (started[0], started[2]), strict=True):
         assert process.returncode == 1
@@ -88,11 +86,19 @@ def test_killed_trainer_is_named_by_the_others(start: Start, tmp_path: Path) -> 
 def test_launcher_names_the_trainer_that_was_killed(tmp_path: Path) -> None:
     """With all trainers started together, the first that failed is told, and nothing is left."""
     (tmp_path / "rows.txt").write_text("".join(map(criteo_line, range(3000))), encoding="utf-8")
-    words = ["-m", "trainer", "run", "--trainers", "3", "--dense", "allreduce", "--mode", "sync"]
+    words = ["run", "--trainers", "3", "--dense", "allreduce", "--mode", "sync"]
     words += ["--data", "rows.txt", "--model", "fm", "--dim", "4", "--device", "cpu"]
     words += ["--epochs", "1000", "--batch-size", "20", "--allreduce", "ring"]
 
-    with processes([words], tmp_path) as (launcher,):
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "trainer", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    try:
         assert launcher.stdout is not None
         next(line for line in launcher.stdout if "3 trainers, steps" in line)
         (lost,) = (
@@ -102,6 +108,9 @@ def test_launcher_names_the_trainer_that_was_killed(tmp_path: Path) -> None:
         )
         lost.send_signal(signal.SIGKILL)
         text, _ = launcher.communicate(timeout=WAIT_S)
+    finally:
+        launcher.kill()
+        launcher.communicate()
 
     assert launcher.returncode == 1
     assert "trainer run: trainer 1 was killed by SIGKILL" in text.splitlines()[-1]

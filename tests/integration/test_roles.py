@@ -2,10 +2,7 @@
 
 import functools
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.integration.forked import Piped
 from tests.integration.killed import free_port
 from tests.integration.servers import Start, endpoints, start_cluster
 from tests.unit.trainer.dataset.shared import SHARED
+from trainer.cli import main
 from trainer.config import RunSettings
 from trainer.job import run
 
@@ -32,13 +31,7 @@ class Trainer:
         self.out = ""
         self.said = ""
         self._came = threading.Condition()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "trainer", "run", *flags, "--json", "--json-progress"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        self._process = Piped(main, "run", *flags, "--json", "--json-progress")
         self._readers = [
             threading.Thread(target=self._read, args=(name,), daemon=True)
             for name in ("stdout", "stderr")
