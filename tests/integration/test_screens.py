@@ -175,6 +175,7 @@ WHOLE = "[document.documentElement, ...document.querySelectorAll('.card, .list, 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(not CHROMIUM, reason="needs chromium")
 def test_web_is_drawn_in_a_browser(pair: list[Server], tmp_path: Path) -> None:
     """On a desk and on a phone, light and dark: shards, trainer and charts, and nothing to scroll sideways."""
