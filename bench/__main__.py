@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("checkpoint", "a save under load and a load, beside a plain write of the same bytes"),
         ("journal", "pushes without a journal and with each promise of fsync, and a restart"),
         ("rpc", "pull and push through a server, beside a bare echo and torch's RPC"),
+        ("tls", "pull and push with mutual TLS, beside the same without"),
         ("train", "training through a server, beside the dense part alone"),
         ("modes", "every mode over links of several latencies and widths: samples/s and AUC"),
         ("collective", "all-reduce: ring, hierarchical and gloo, fused sums, overlap, a slow link"),

@@ -13,6 +13,7 @@ import socket
 import statistics
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import grpc
@@ -30,6 +31,7 @@ _TURNS = 5
 _CALLS = 150
 _TABLE = "bench"
 _NO_COUNTS = np.empty(0, np.uint32)
+_OPEN: Mapping[str, str] = {}
 
 
 def run(*, num_rows: int = ROWS, with_torch: bool = True) -> dict[str, Any]:
@@ -38,42 +40,47 @@ def run(*, num_rows: int = ROWS, with_torch: bool = True) -> dict[str, Any]:
     turns: dict[str, list[dict[str, float]]] = {}
     with servers(1) as endpoint, process("-m", "bench.echo") as echo:
         echo_endpoint = wait_ready(echo)
-        _fill(endpoint, num_rows, wanted)
+        fill(endpoint, num_rows, wanted)
         for _ in range(_TURNS):
             for window in WINDOWS:
-                for verb, ours in _ours(endpoint, window, wanted).items():
+                for verb, figures in ours(endpoint, window, wanted).items():
                     ceiling = _echo(echo_endpoint, verb, window, wanted)
-                    ours["echo_keys_per_s"] = ceiling
-                    ours["echo_ratio"] = ours["keys_per_s"] / ceiling
-                    turns.setdefault(f"{verb}_{window}", []).append(ours)
+                    figures["echo_keys_per_s"] = ceiling
+                    figures["echo_ratio"] = figures["keys_per_s"] / ceiling
+                    turns.setdefault(f"{verb}_{window}", []).append(figures)
             if with_torch:
                 for name, rate in _torch(num_rows).items():
                     turns[name][-1]["torch_rpc_keys_per_s"] = rate
                     turns[name][-1]["torch_rpc_ratio"] = turns[name][-1]["keys_per_s"] / rate
     return {
-        name: {key: statistics.median(turn[key] for turn in figures) for key in figures[0]}
-        for name, figures in turns.items()
+        name: {key: statistics.median(turn[key] for turn in each) for key in each[0]}
+        for name, each in turns.items()
     }
 
 
-def _client(endpoint: str, window: int) -> pserver.Client:
-    client = pserver.connect(endpoint, settings=pserver.ClientSettings(window=window))
+def _client(endpoint: str, window: int, access: Mapping[str, str]) -> pserver.Client:
+    settings = pserver.ClientSettings.make({"window": window, **access}, origins={})
+    client = pserver.connect(endpoint, settings=settings)
     client.create_table(pserver.TableSpec(name=_TABLE, dim=DIM, optimizer="adagrad"))
     return client
 
 
-def _fill(endpoint: str, num_rows: int, wanted: list[Keys]) -> None:
+def fill(
+    endpoint: str, num_rows: int, wanted: list[Keys], access: Mapping[str, str] = _OPEN
+) -> None:
     """Bring the table to ``num_rows`` rows."""
-    with _client(endpoint, 4) as client:
+    with _client(endpoint, 4, access) as client:
         for keys in fill_keys(num_rows, wanted):
             client.start_pull({_TABLE: keys}).result()
 
 
-def _ours(endpoint: str, window: int, wanted: list[Keys]) -> dict[str, dict[str, float]]:
+def ours(
+    endpoint: str, window: int, wanted: list[Keys], access: Mapping[str, str] = _OPEN
+) -> dict[str, dict[str, float]]:
     """Return the figures of pull and push with ``window`` calls in flight."""
     rng = np.random.default_rng(0)
     grads = [rng.standard_normal(k.size * DIM).astype(np.float32) * 0.01 for k in wanted]
-    with _client(endpoint, window) as client:
+    with _client(endpoint, window, access) as client:
 
         def pull(i: int) -> Any:
             return client.start_pull({_TABLE: wanted[i % len(wanted)]})
@@ -100,26 +107,28 @@ def _figures(
         pending.result()
         seconds.append(time.perf_counter() - begin)
 
-    begin_s = cpu_s = 0.0
+    begin_s = cpu_s = client_cpu_s = 0.0
     for i in range(-2 * window, _CALLS):
         if i == 0:
             while waiting:
                 finish()
             seconds.clear()
             cpu_s = client.stats()[0].cpu_s
+            client_cpu_s = time.process_time()
             begin_s = time.perf_counter()
         waiting.append((time.perf_counter(), start(i)))
         if len(waiting) >= window:
             finish()
     while waiting:
         finish()
-    wall_s = time.perf_counter() - begin_s
+    wall_s, client_cpu_s = time.perf_counter() - begin_s, time.process_time() - client_cpu_s
     mkeys = sum(wanted[i % len(wanted)].size for i in range(_CALLS)) / 1e6
     return {
         "keys_per_s": 1e6 * mkeys / wall_s,
         "p50_ms": 1e3 * float(np.quantile(seconds, 0.5)),
         "p99_ms": 1e3 * float(np.quantile(seconds, 0.99)),
         "server_cpu_s_per_mkeys": (client.stats()[0].cpu_s - cpu_s) / mkeys,
+        "client_cpu_s_per_mkeys": client_cpu_s / mkeys,
     }
 
 
