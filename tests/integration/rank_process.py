@@ -23,17 +23,17 @@ _CONNECT_S = 30.0
 
 
 def end_in_the_middle() -> None:
-    """Let the 10th piece that this rank gives to its neighbour be the last thing that it does."""
-    put, count = Neighbours.put, 0
+    """Let the 10th segment that this rank takes be the last thing that it does."""
+    fill, taken = Neighbours.fill, 0
 
     def counted(self: Neighbours, view: memoryview) -> None:
-        nonlocal count
-        count += 1
-        if count == 10:
+        nonlocal taken
+        fill(self, view)
+        taken += 1
+        if taken == 10:
             os._exit(3)
-        put(self, view)
 
-    Neighbours.put = counted  # type: ignore[method-assign]  # this process is about to end
+    Neighbours.fill = counted  # type: ignore[method-assign]  # this process is about to end
 
 
 def main(words: Sequence[str]) -> int:
