@@ -44,9 +44,12 @@ _JOB = "job.toml"
 _KINDS = ("CPU", "GPU")
 _ROOM_S = 300.0  # for the cluster to have room, which may take new machines
 _TELL_EVERY_S = 10.0
-_OBJECT_BYTES = (
-    80 << 20
-)  # of a Ray of our own: we keep no objects there, and Ray takes no less than 75 MiB
+_HERE = "127.0.0.2"
+"""Of the machine in a Ray of our own, so that servers need neither TLS nor tokens. Ray takes 127.0.0.1, and only that, for
+whatever address others know the machine by."""
+
+_OBJECT_BYTES = 80 << 20
+"""Of the object store of such a Ray: we keep nothing there, and Ray takes no less than 75 MiB."""
 
 
 def launch_on_ray(job: RayJob, settings: RunSettings, *, folder: Path, restarts: int) -> Summary:
@@ -87,10 +90,9 @@ def _cluster(job: RayJob, settings: RunSettings) -> Iterator[None]:
         own = {
             "num_cpus": max(os.cpu_count() or 1, math.ceil(needed)),
             "include_dashboard": False,
+            "_node_ip_address": _HERE,
             "object_store_memory": _OBJECT_BYTES,
-            "_system_config": {
-                "worker_niceness": 0
-            },  # 15 else: these are no helpers in the background
+            "_system_config": {"worker_niceness": 0},  # 15 else, as for work in the background
         }
     before = signal.getsignal(
         signal.SIGTERM
@@ -174,7 +176,10 @@ class _Place:
         )
         within = PlacementGroupSchedulingStrategy(self.room, bundle)
         made = ray.remote(Host).options(name=name, scheduling_strategy=within, **options)
-        return made.remote(order)
+        try:
+            return made.remote(order)
+        except ValueError as error:  # the name is taken
+            raise TrainerError(f"{error}; does a job with this job_id run already?") from error
 
     def remote(self, name: str, actor: Any, words: Sequence[str]) -> Remote:
         """Return one process as it is seen here."""
