@@ -1,5 +1,6 @@
 """``deploy/slurm``: its batch script does what it says, with stand-ins for Slurm's commands and real processes."""
 
+import contextlib
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ from tests.unit.trainer.models import criteo_line
 
 SCRIPT = DEPLOY / "slurm" / "train.sbatch"
 STAND_IN = Path(__file__).with_name("slurm_stand_in.py")
-WAIT_S = 150.0
+WAIT_S = 400.0
 HOSTS = ("127.0.0.1", "127.0.0.2")
 ROWS = 120
 SMALL = 'data = "train.txt"\nmodel = "lr"\nbatch_size = 20\ndevice = "cpu"\nthreads = 1\n'
@@ -72,15 +73,20 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submit:
             "PORT": str(free_port()),
             **variables,
         }
-        done = subprocess.run(
+        job = subprocess.Popen(
             ["bash", str(SCRIPT)],
             env=environ,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-            timeout=WAIT_S,
+            start_new_session=True,
         )
-        return done.returncode, done.stderr
+        try:
+            _, said = job.communicate(timeout=WAIT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # nothing of the job is left
+                os.killpg(job.pid, signal.SIGKILL)
+        return job.returncode, said
 
     return submit
 
@@ -119,7 +125,7 @@ def test_each_flag_and_setting_of_the_script_is_one_of_the_product() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 @pytest.mark.integration
 def test_a_job_trains_and_a_requeued_one_goes_on_behind_its_checkpoint(submit: Submit) -> None:
     """Servers on both nodes and trainers by number end well; the same job again has nothing left to train on."""
@@ -138,7 +144,7 @@ def test_a_job_trains_and_a_requeued_one_goes_on_behind_its_checkpoint(submit: S
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 @pytest.mark.integration
 def test_a_failure_ends_the_whole_job(submit: Submit) -> None:
     """Settings that a trainer refuses end it, and so does a server that cannot start; nothing runs on without them."""
