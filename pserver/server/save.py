@@ -53,8 +53,9 @@ T = TypeVar("T")
 
 def _step_back() -> None:
     """Let every other thread go first: on a busy machine a save takes longer, and training does not."""
-    thread = threading.get_native_id()
-    os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + 10)
+    # By the process's own: a thread that one of these starts would go back twice.
+    own = os.getpriority(os.PRIO_PROCESS, os.getpid())
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + 10)
 
 
 _THREAD = concurrent.futures.ThreadPoolExecutor(1, "pserver-save", initializer=_step_back)
