@@ -17,7 +17,7 @@ from typing_extensions import override
 import pserver
 from tests.integration.forked import Piped
 from tests.integration.servers import WAIT_S, Server, Start, endpoints, start_cluster
-from trainer import job
+from trainer import job, job_model
 from trainer.cli import main
 from trainer.config import RunSettings
 from trainer.dataset import Generator
@@ -48,6 +48,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def name_table(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let runs in this process have a table of their own on servers that tests share."""
+    for module in (job, job_model):
+        monkeypatch.setattr(module, "TABLE", name)
+
+
 # --- the same numbers ---------------------------------------------------------------------------
 
 
@@ -68,7 +74,7 @@ def test_losses_are_those_of_embedded_shards(
     pair: list[Server], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one seed and a window of one, 1, 2 and 3 processes give embedded mode's loss each step."""
-    monkeypatch.setattr(job, "TABLE", "losses")
+    name_table(monkeypatch, "losses")
     one, three = (
         [start("--shard", str(i), "--shards", str(count)) for i in range(count)] for count in (1, 3)
     )
@@ -126,7 +132,7 @@ def test_wide_deep_reaches_its_auc_on_real_data(
     """The same run of wide_deep reaches 0.735 as well."""
     if not CRITEO.exists():
         pytest.skip("the real data is not here")
-    monkeypatch.setattr(job, "TABLE", "wide_deep")
+    name_table(monkeypatch, "wide_deep")
     given = {"ps": endpoints(pair), "data": str(CRITEO), "eval_last": 2000}
 
     summary = run(RunSettings.make({**given, "model": "wide_deep", "batch_size": 32}, origins={}))
@@ -142,7 +148,7 @@ def test_a_run_with_all_that_tables_can_keep_small_learns_and_stays_small(
     """Rows of ctr, admitted at the third sight, 1,500 a shard at most: all three are at work, and it learns."""
     if not CRITEO.exists():
         pytest.skip("the real data is not here")
-    monkeypatch.setattr(job, "TABLE", "small")
+    name_table(monkeypatch, "small")
     given = {
         "ps": endpoints(pair),
         "data": str(CRITEO),

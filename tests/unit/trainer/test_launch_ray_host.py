@@ -89,8 +89,9 @@ def test_the_end_of_a_host_ends_its_process_and_removes_its_folder(
 ) -> None:
     """Nothing is left on the machine, and a host without a process has nothing to end."""
     host = make()
+    before = set(psutil.Process().children(recursive=True))
     heard(host, "wait")
-    started = psutil.Process().children(recursive=True)
+    started = set(psutil.Process().children(recursive=True)) - before
     assert started
 
     assert host.end() == ""
