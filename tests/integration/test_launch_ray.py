@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ import pytest
 
 from tests.unit.trainer.models import criteo_line
 
-pytest.importorskip("ray", reason="needs the extra ray")
 # What Ray itself warns of while it starts and ends is not ours.
 pytestmark = [
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra ray"),
     pytest.mark.integration,
     pytest.mark.long,
     pytest.mark.timeout(1200),
