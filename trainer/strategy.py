@@ -241,7 +241,7 @@ class Strategy(Settings):
             ge=0,
             le=10**9,
             description="averages between two comparisons of all trainers' parameters; 0: none "
-            "(dense allreduce)",
+            "(dense allreduce; stages, where losses are compared too)",
         ),
     ] = 1000
     clip_norm: Annotated[
