@@ -8,8 +8,8 @@ What always holds:
       lies between two of them is known from ``Clocks``.
     * A span is recorded when it ends, by whatever thread ends it. The oldest go when there are too many.
 
-Cost of a span: some µs where batches are traced. Elsewhere a look at ``ACTIVE``: all hooks of a request, on both sides, took 8,800
-instructions (callgrind, 2026-12-01), against some millions for a request of 2,000 keys.
+Cost of a span: some µs where batches are traced. Elsewhere a look at ``ACTIVE``: the hooks that a request passes in queue and
+servicer took 8,800 instructions together (callgrind, 2026-12-01), some 3 µs.
 """
 
 import contextlib
