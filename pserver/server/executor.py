@@ -212,6 +212,10 @@ def _do(work: Callable[[], Any]) -> tuple[Any, Exception | None]:
     """Return what work came to: its result, or what it raised."""
     try:
         return work(), None
+    except StopIteration as raised:  # no future takes it, and its caller would wait for ever
+        error = RuntimeError("the work ended an iteration that it had not begun")
+        error.__cause__ = raised
+        return None, error
     except Exception as raised:  # noqa: BLE001 - it is raised where it is awaited
         return None, raised
 

@@ -44,8 +44,11 @@ class DenseCut:
         return len(self._copies) == len(self._memory)
 
     def copy_some(self) -> None:
-        """Copy the next part."""
-        self._copy(next(part for part in range(len(self._memory)) if part not in self._copies))
+        """Copy the next part, if a push has not had the last one copied since the caller looked."""
+        for part in range(len(self._memory)):
+            if part not in self._copies:
+                return self._copy(part)
+        return None
 
     def end(self) -> None:
         """Let the table go on without the cut."""

@@ -140,11 +140,12 @@ class _Writer:
     def __init__(self, file: TraceFile, recorder: Recorder) -> None:
         self._file, self._recorder = file, recorder
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="trace", daemon=True)
+        seen = recorder.num_recorded  # before the thread runs: a batch may come first
+        self._thread = threading.Thread(target=self._run, args=(seen,), name="trace", daemon=True)
         self._thread.start()
 
-    def _run(self) -> None:
-        seen = written = self._recorder.num_recorded
+    def _run(self, seen: int) -> None:
+        written = seen
         written_s = time.monotonic()
         while not self._is_over.wait(_QUIET_S):
             before, seen = seen, self._recorder.num_recorded

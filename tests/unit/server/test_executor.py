@@ -86,6 +86,17 @@ def test_outcome_is_handed_back(executor: Executor) -> None:
     assert asyncio.run(executor.run(lambda: "goes on")) == "goes on"
 
 
+def test_an_iteration_that_ends_in_work_is_an_error_and_no_hang(executor: Executor) -> None:
+    """A future takes no StopIteration: whoever awaits the work, long or short, hears of it all the same."""
+
+    async def both() -> None:
+        for run in (executor.run, executor.run_short):
+            with pytest.raises(RuntimeError, match="iteration that it had not begun"):
+                await asyncio.wait_for(run(lambda: next(iter(()))), WAIT_S)
+
+    asyncio.run(both())
+
+
 def test_work_is_refused_when_the_queue_is_full(executor: Executor) -> None:
     """One piece over ``queue_max`` is refused with what to do; nothing that waits is lost."""
     done: list[int] = []
