@@ -20,6 +20,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,6 +35,9 @@ DEFAULT_DIM = 16
 """Floats of a row where neither the settings nor the class say any."""
 
 _TRIED = 2  # samples of the forward pass that is tried
+
+_SEEDED = threading.Lock()
+"""Whose turn it is on torch's generator, which all threads of a process share."""
 
 
 def own_class(text: str) -> type[nn.Module]:
@@ -76,7 +80,7 @@ def make_own_model(text: str, *, num_slots: int, num_dense: int, dim: int, seed:
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
     arguments = {name: value for name, value in offered.items() if takes_all or name in taken}
     try:
-        with torch.random.fork_rng(devices=[]):
+        with _SEEDED, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = kind(**arguments)
     except Exception as error:  # the user's own code
