@@ -144,7 +144,8 @@ def _room(job: RayJob, settings: RunSettings) -> Iterator[PlacementGroup]:
             log.warning("waits for room", wanted=wanted, cluster=has, seconds=round(waited_s))
         yield room
     finally:
-        remove_placement_group(room)
+        if job.address is not None:  # ours ends with us, and may have been told to end as we were
+            remove_placement_group(room)
 
 
 @dataclass(frozen=True, slots=True)

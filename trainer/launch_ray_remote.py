@@ -11,7 +11,9 @@ What always holds:
     * What a process says on standard error is appended to its log here.
 """
 
+import socket
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 _LOST = -9  # a process whose machine is gone: as if it had been killed
 _LOOK_S = 0.2
+_HEAD_S = 2.0  # for the head of the cluster to take a connection
 _SAID_MAX = 300
 
 
@@ -133,24 +136,39 @@ class Crew:
         self._events = events
         self._folder = folder
         self.files = files
+        self._head: str = ray.get_runtime_context().gcs_address
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ask processes", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Ask no more, and end all processes: trainers first."""
+        """Ask no more, and end all processes: trainers first; those of a cluster that is gone have ended."""
         self._stop.set()
         self._thread.join()
         for processes in (self._trainers, self._servers):
+            if not self._has_cluster():
+                return  # what it ran has ended with it
             ends = {process.actor.end.remote(): process for process in processes}
-            done, _ = ray.wait(list(ends), num_returns=len(ends), timeout=2 * END_S)
-            for reply in done:
-                try:
-                    ends[reply].hear(ray.get(reply))
-                except ray.exceptions.RayError:
-                    continue  # its machine is gone, and the process with it
-            for process in processes:
-                ray.kill(process.actor)
+            waiting, until = list(ends), time.monotonic() + 2 * END_S
+            while waiting and time.monotonic() < until and self._has_cluster():
+                done, waiting = ray.wait(waiting, timeout=_LOOK_S)
+                for reply in done:
+                    try:
+                        ends[reply].hear(ray.get(reply))
+                    except ray.exceptions.RayError:
+                        continue  # its machine is gone, and the process with it
+            if self._has_cluster():
+                for process in processes:
+                    ray.kill(process.actor)
+
+    def _has_cluster(self) -> bool:
+        """Return whether the cluster still answers: without one Ray waits a minute, then ends this process."""
+        host, _, port = self._head.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_HEAD_S).close()
+        except OSError:
+            return False
+        return True
 
     def _run(self) -> None:
         """Ask all, again and again."""

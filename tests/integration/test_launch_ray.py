@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import os
 import queue
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -27,6 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 WAIT_S = 400.0
+END_S = 30.0  # 9 s were seen; Ray alone waits for a head that is gone for 60 s
 ROWS = 300
 EPOCHS = 60
 JOURNAL_BYTES = 1 << 16  # about 20 pushes
@@ -81,16 +84,18 @@ def nodes() -> Iterator[Nodes]:
 class Launched:
     """A launch that runs. Owner: the test's thread."""
 
-    def __init__(self, nodes: Nodes, *words: str) -> None:
+    def __init__(self, nodes: Nodes | None, *words: str) -> None:
         """Begin it.
 
         Args:
-            nodes: where.
+            nodes: where; None: on a cluster of its own, in a process group of its own.
             words: of ``trainer launch --on ray`` behind the address.
         """
         command = [sys.executable, "-m", "trainer", "launch", "--on", "ray"]
+        where = ["--ray-address", nodes.address] if nodes else []
         self.process = subprocess.Popen(
-            [*command, "--ray-address", nodes.address, *words],
+            [*command, *where, *words],
+            start_new_session=nodes is None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -235,3 +240,22 @@ def test_the_first_failure_is_told_and_nothing_is_left(nodes: Nodes, job: Path) 
     assert status == 1, servers.said
     assert "server 0 ended with status 2: " in servers.said[-1]
     assert "restore needs checkpoint_dir or journal" in servers.said[-1]
+
+
+def test_a_signal_to_the_whole_group_ends_a_launch_with_its_own_cluster(job: Path) -> None:
+    """Ray's processes get it too, as from a terminal or a batch system: we end in our own words, and all is gone."""
+    job.write_text(f"{JOB}\n[serve]\ninsecure_bind = true\n", encoding="utf-8")
+    launched = Launched(None, str(job), "--epochs", "100000")
+    launched.wait_said("train fm")
+
+    os.killpg(launched.process.pid, signal.SIGTERM)
+
+    assert launched.process.wait(END_S) == 128 + signal.SIGTERM
+    launched.end()
+    assert launched.said[-1] == "trainer launch: ended by SIGTERM\n"
+    here = str(Path.cwd())
+    wait_until(
+        lambda: all(
+            p.info["cwd"] != here for p in psutil.process_iter(["cwd"]) if p.pid != os.getpid()
+        )
+    )
