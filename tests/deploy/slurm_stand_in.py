@@ -1,17 +1,21 @@
-"""``srun`` and ``scontrol`` on this machine: the part of Slurm that ``deploy/slurm`` leans on, as its manuals have it.
+"""``srun``, ``scancel`` and ``scontrol`` on this machine: the part of Slurm that ``deploy/slurm`` leans on.
 
 Every node is a loopback address. A task gets the variables that srun(1) lists, and its output the file of
-``--output`` with ``%t`` as its number; SIGTERM to srun reaches all tasks; the highest exit status is srun's, 128 and the
-signal for a task that one ended. A flag that is not known here ends srun, as a misspelt one does there.
+``--output`` with ``%t`` as its number; a signal of scancel reaches all tasks, while SIGTERM to srun kills them, as Slurm
+22.05 was seen to do; the highest exit status is srun's, 128 and the signal for a task that one ended. A flag that is not
+known here ends srun, as a misspelt one does there.
 """
 
 import argparse
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import psutil
 
 
 def hosts_of(text: str) -> list[str]:
@@ -32,6 +36,28 @@ def scontrol(words: list[str]) -> int:
     return 0
 
 
+def steps_of(job: str) -> Path:
+    """Return the folder with a file for each step that runs, whose name is the id of its srun."""
+    return Path(f"steps-{job}")
+
+
+def scancel(words: list[str]) -> int:
+    """Be ``scancel --signal=TERM JOB``."""
+    signal_word, job = words
+    assert signal_word == "--signal=TERM"
+    for step in steps_of(job).iterdir():
+        os.kill(int(step.name), signal.SIGUSR1)
+    return 0
+
+
+def tell(task: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Send a signal to all processes of a task."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        first = psutil.Process(task.pid)
+        for one in (*first.children(recursive=True), first):
+            one.send_signal(number)
+
+
 def srun(words: list[str]) -> int:
     """Be a step of the job: all tasks at once."""
     parser = argparse.ArgumentParser(prog="srun", allow_abbrev=False)
@@ -50,11 +76,15 @@ def srun(words: list[str]) -> int:
     assert given.ntasks <= len(hosts) * (given.ntasks_per_node or given.ntasks)
     tasks: list[subprocess.Popen[bytes]] = []
 
-    def end(*_: object) -> None:
+    def end(number: int, _: object) -> None:
         for task in tasks:
-            task.terminate()
+            tell(task, signal.SIGTERM if number == signal.SIGUSR1 else signal.SIGKILL)
 
     signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGUSR1, end)
+    step = steps_of(os.environ["SLURM_JOB_ID"]) / str(os.getpid())
+    step.parent.mkdir(exist_ok=True)
+    step.touch()
     for number in range(given.ntasks):
         node = number * len(hosts) // given.ntasks  # in blocks, as Slurm does by default
         own = {
@@ -74,10 +104,11 @@ def srun(words: list[str]) -> int:
         running = [task for task in running if task.poll() is None]
         if given.kill_on_bad_exit and any(task.returncode for task in tasks):
             for task in running:
-                task.terminate()
+                tell(task, signal.SIGTERM)
+    step.unlink()
     return max(code if code >= 0 else 128 - code for code in (task.returncode for task in tasks))
 
 
 if __name__ == "__main__":
     name = Path(sys.argv[0]).name
-    sys.exit({"srun": srun, "scontrol": scontrol}[name](sys.argv[1:]))
+    sys.exit({"srun": srun, "scancel": scancel, "scontrol": scontrol}[name](sys.argv[1:]))

@@ -47,7 +47,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submit:
     folder = tmp_path / "bin"
     folder.mkdir()
     text = f"#!{sys.executable}\n{STAND_IN.read_text(encoding='utf-8')}"
-    for name in ("srun", "scontrol"):
+    for name in ("srun", "scancel", "scontrol"):
         (folder / name).write_text(text, encoding="utf-8")
     for name in ("pserver", "trainer"):
         text = f'#!/bin/sh\nexec "{sys.executable}" -m {name} "$@"\n'
@@ -99,7 +99,7 @@ def log(name: str) -> str:
 def test_each_flag_and_setting_of_the_script_is_one_of_the_product() -> None:
     """The words of both steps, with numbers as Slurm gives them, are settings that go together."""
     text = SCRIPT.read_text(encoding="utf-8").replace("\\\n", " ")
-    serving, running = re.findall(r"exec (?:pserver|trainer) ([^']+)'", text)
+    serving, running = re.findall(r"'(?:pserver|trainer) ([^']+)'", text)
     values = {"$0": "job.toml", "$SLURM_PROCID": "1", "$SLURM_NTASKS": "2"}
     file = DEPLOY / "slurm" / "job.toml"
 
@@ -157,10 +157,7 @@ def test_a_failure_ends_the_whole_job(submit: Submit) -> None:
 
     status, said = submit()
 
-    assert refused in (
-        2,
-        128 + signal.SIGTERM,
-    )  # the other trainer may have been ended before it said so too
+    assert refused == 2, words
     assert "did you mean 'adagrad'?" in words
     assert status == 1
     assert "a server ended with status 2 before the trainers" in said
