@@ -14,10 +14,9 @@ from trainer.job import run
 STEPS = 20
 
 
-@pytest.mark.slow
-def test_a_batch_is_followed_through_two_servers_and_back(start: Start, tmp_path: Path) -> None:
-    """Merged on one clock every span lies inside its parent, on both sides of the wire, and the steps add up."""
-    cluster = start_cluster(start, 2, "--trace", str(tmp_path / "s.json"))
+def traced_run(start: Start, folder: Path) -> Path:
+    """Return the merged trace of a run on two servers, which have ended well."""
+    cluster = start_cluster(start, 2, "--trace", str(folder / "s.json"))
     run(
         RunSettings(
             ps=endpoints(cluster),
@@ -29,16 +28,22 @@ def test_a_batch_is_followed_through_two_servers_and_back(start: Start, tmp_path
             device="cpu",
             mode="async",
             prefetch=0,
-            trace=str(tmp_path / "t.json"),
+            trace=str(folder / "t.json"),
         )
     )
     for server in cluster:
         server.send(signal.SIGTERM)
         assert server.wait_exit()[0] == 0
-    files = [str(tmp_path / name) for name in ("t.json", "s-0.json", "s-1.json")]
-    out = tmp_path / "m.json"
-
+    files = [str(folder / name) for name in ("t.json", "s-0.json", "s-1.json")]
+    out = folder / "m.json"
     assert main(["trace", "merge", *files, "-o", str(out)]) == 0
+    return out
+
+
+@pytest.mark.slow
+def test_a_batch_is_followed_through_two_servers_and_back(start: Start, tmp_path: Path) -> None:
+    """Merged on one clock every span lies inside its parent, on both sides of the wire, and the steps add up."""
+    out = traced_run(start, tmp_path)
 
     batches = check_batches(out, over_wire=True)
     assert [batch.number for batch in batches] == list(range(1, STEPS + 1))
