@@ -19,7 +19,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from pserver.arrays import Epochs, Keys, RowIds
-from pserver.mix import mix64, prefetch
+from pserver.kernel.ahead import FAR, ask
+from pserver.mix import mix64, prefetch, prefetch_far
 
 _AHEAD = 16
 
@@ -36,10 +37,11 @@ def take_rows(
     """Copy the items [begin, end) of the named rows into one block."""
     step = np.uint64(width)
     count = np.uint64(end - begin)
+    for i in range(min(FAR, row_ids.size)):
+        ask(memory, row_ids[i] * width + begin, end - begin)
     for i in range(row_ids.size):
-        j = i + _AHEAD
-        if j < row_ids.size:
-            prefetch(memory, row_ids[j] * width + begin)
+        if i + FAR < row_ids.size:
+            ask(memory, row_ids[i + FAR] * width + begin, end - begin)
         source = np.uint64(row_ids[i]) * step + np.uint64(begin)
         target = np.uint64(i) * count
         for k in range(end - begin):
@@ -88,6 +90,28 @@ def put_rows(
         target = np.uint64(row_ids[i]) * step
         for k in range(width):
             memory[target + np.uint64(k)] = block[source + np.uint64(k)]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def find_old(
+    epochs: Epochs,  # (C,)
+    row_ids: RowIds,  # (U,) in [0, C)
+    since: np.uint32,
+    cut: np.uint32,
+    picked: RowIds,  # (U,) written: positions of the rows that are wanted
+    old_epochs: Epochs,  # (U,) written: what their epochs are
+) -> int:
+    """Find the rows that last changed after ``since`` and not after the cut, and return how many there are."""
+    count = 0
+    for i in range(row_ids.size):
+        if i + FAR < row_ids.size:
+            prefetch_far(epochs, row_ids[i + FAR])
+        epoch = epochs[np.uint64(row_ids[i])]
+        if since < epoch <= cut:
+            picked[count] = i
+            old_epochs[count] = epoch
+            count += 1
+    return count
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

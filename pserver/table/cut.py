@@ -61,6 +61,7 @@ def warm(table: SparseTable) -> None:
     keys = read_only(np.empty(0, np.uint64))
     zero = np.uint32(0)
     copies.claim_old(table.epochs, keys, nothing, zero, zero, 0, picked, epochs)
+    copies.find_old(table.epochs, picked, zero, zero, picked, epochs)
     for block in blocks_of(table):
         rows = read_only(block.take(nothing).reshape(-1))
         copies.put_rows(rows, block.width, nothing, block.memory)
@@ -170,10 +171,13 @@ class Cut:
             end = min(self._begin + left, self._keys.size)
             left -= end - self._begin + 1  # an empty partition is looked at too
             keys, row_ids = self._keys[self._begin : end], self._row_ids[self._begin : end]
-            epochs = self.table.epochs[row_ids]
-            wanted = (epochs > self.since) & (epochs <= self.epoch)
-            if wanted.any():
-                pieces.append(self._copy(keys[wanted], row_ids[wanted], epochs[wanted]))
+            picked, epochs = np.empty(row_ids.size, np.int64), np.empty(row_ids.size, np.uint32)
+            ends = np.uint32(self.since), np.uint32(self.epoch)
+            count = copies.find_old(self.table.epochs, row_ids, *ends, picked, epochs)
+            if count < row_ids.size:  # a full save of what nobody changes meanwhile wants them all
+                keys, row_ids = keys[picked[:count]], row_ids[picked[:count]]
+            if count:
+                pieces.append(self._copy(keys, row_ids, epochs[:count]))
             self._begin = end
             if end == self._keys.size:
                 self._begin, self._is_open = 0, False
