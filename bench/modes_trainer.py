@@ -9,7 +9,7 @@ import sys
 
 import pserver
 from trainer.config import RunSettings
-from trainer.job import run
+from trainer.job.run import run
 
 
 def main() -> None:

@@ -70,7 +70,7 @@ def _start(environ: Mapping[str, str]) -> Start:
 
 def _imports(environ: Mapping[str, str]) -> float:
     """Return the seconds of CPU of a process that imports what a server needs."""
-    child = subprocess.Popen([sys.executable, "-c", "import pserver.cli"], env=environ)
+    child = subprocess.Popen([sys.executable, "-c", "import pserver.cli.main"], env=environ)
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode != 0:

@@ -2,6 +2,6 @@
 
 import sys
 
-from pserver.cli import main
+from pserver.cli.main import main
 
 sys.exit(main())

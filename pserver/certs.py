@@ -1,6 +1,6 @@
 """A development authority and the certificates and tokens of a cluster, in one folder.
 
-Rooms before and after: ``cli_certs`` is the command. This is the one room that needs the package
+Rooms before and after: ``cli.certs`` is the command. This is the one room that needs the package
 ``cryptography`` (the extra ``certs``), and nothing imports it but when it is asked for.
 
 What always holds: keys and tokens are readable by their owner only. An authority that is there is kept, so what it

@@ -22,13 +22,13 @@ from torch import optim
 
 import pserver
 from trainer.config import RunSettings
-from trainer.dense_state import export_dense, load_dense
-from trainer.every import Every, every_of
+from trainer.dense.split import SplitDense
+from trainer.dense.state import export_dense, load_dense
 from trainer.loop import CtrModel, DenseStep
 from trainer.modes import Mode
 from trainer.modes.grouped import GroupMode
-from trainer.split import share_of
-from trainer.split_dense import SplitDense
+from trainer.settings.every import Every, every_of
+from trainer.settings.split import share_of
 
 SAVER = 0
 """The trainer that asks for saves."""

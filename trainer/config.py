@@ -11,11 +11,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from typing_extensions import override
 
 from pserver import AccessSettings, ClientSettings, Settings
-from trainer.computing import ComputingSettings, refuse_idle_computing
-from trainer.config_shown import ShownSettings
-from trainer.every import every_of
-from trainer.model_name import checked_model
-from trainer.split import SplitSettings, is_split, refuse_idle
+from trainer.settings.computing import ComputingSettings, refuse_idle_computing
+from trainer.settings.every import every_of
+from trainer.settings.model_name import checked_model
+from trainer.settings.shown import ShownSettings
+from trainer.settings.split import SplitSettings, is_split, refuse_idle
 from trainer.strategy import Strategy
 
 TRAINERS_MAX = 1024

@@ -32,12 +32,12 @@ import pserver
 from collective.precision import MixedPrecision
 from trainer.ahead import read_ahead
 from trainer.dataset.batch import Batch
+from trainer.dense.split import SplitDense
 from trainer.embedding import EmbeddingBag, Fetch
 from trainer.evaluate import auc, log_loss
 from trainer.modes.base import Mode
 from trainer.modes.dense_ranks import DenseOverRanks
 from trainer.said import BagFacts
-from trainer.split_dense import SplitDense
 
 
 class DenseStep(Protocol):

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import pytest
 import yaml
 
-import pserver.cli
-import trainer.cli
+import pserver.cli.main
+import trainer.cli.main
 from pserver.config import ServeSettings
 from pserver.options import resolve
 from trainer.config import RunSettings
@@ -51,7 +51,7 @@ def serve_settings(
     words: Sequence[str], *, file: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> ServeSettings:
     """Return the settings of ``pserver WORDS``."""
-    given = vars(pserver.cli.make_parser().parse_args(words))
+    given = vars(pserver.cli.main.make_parser().parse_args(words))
     assert given["command"] == "serve"
     settings, _ = resolve(
         ServeSettings,
@@ -68,7 +68,7 @@ def run_settings(
     words: Sequence[str], *, file: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> RunSettings:
     """Return the settings of ``trainer WORDS``."""
-    given = vars(trainer.cli.make_parser().parse_args(words))
+    given = vars(trainer.cli.main.make_parser().parse_args(words))
     assert given["command"] == "run"
     for name in environ or {}:
         assert name.removeprefix("TRAINER_").lower() in RunSettings.model_fields, name

@@ -53,7 +53,7 @@ def test_the_list_of_the_pserver_role_is_that_of_the_project_without_torch() -> 
 def test_the_pserver_role_works_without_torch() -> None:
     """Where torch cannot be imported, the command and the server can, and plan does its work."""
     script = (
-        "import sys; sys.modules['torch'] = None; import pserver.server.app; from pserver.cli import main;"
+        "import sys; sys.modules['torch'] = None; import pserver.server.app; from pserver.cli.main import main;"
         "sys.exit(main(['plan', '--rows', '1e6', '--json']))"
     )
 

@@ -9,11 +9,11 @@ from kubeflow_trainer_api.models import TrainerV1alpha1TrainingRuntime as Runtim
 from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob as TrainJob
 
 import pserver
-import trainer.cli
+import trainer.cli.main
 from tests.deploy.manifests import Object, one, pod_of, rendered, run_settings
 from tests.deploy.test_kubernetes import INDEX, KUBERNETES
-from trainer.aliases import RunAliases
 from trainer.config import RunSettings
+from trainer.settings.aliases import RunAliases
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_replicas_of_the_pytorchjob_are_the_trainers_of_the_job(
     for rank in range(world):
         (container,) = replicas["Worker" if rank else "Master"]["template"]["spec"]["containers"]
         words = [word.replace("/etc/pserver/job.toml", str(file)) for word in container["args"]]
-        given = vars(trainer.cli.make_parser().parse_args(words))
+        given = vars(trainer.cli.main.make_parser().parse_args(words))
         environ = {"RANK": str(rank), "WORLD_SIZE": str(world)}
         environ |= {"MASTER_ADDR": "train-master-0", "MASTER_PORT": "23456"}
         settings, _ = pserver.resolve(

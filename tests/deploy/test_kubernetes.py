@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 
 import pserver
-from pserver.cli import make_parser
+from pserver.cli.main import make_parser
 from pserver.config import ServeSettings
 from pserver.server.secure import check_binds
 from tests.deploy.manifests import (
@@ -22,7 +22,7 @@ from tests.deploy.manifests import (
     run_settings,
     serve_settings,
 )
-from trainer.cli import FAILURE_EXIT, SIGTERM_EXIT
+from trainer.cli.main import FAILURE_EXIT, SIGTERM_EXIT
 from trainer.config import RunSettings
 
 KUBERNETES = "1.31"

@@ -90,7 +90,7 @@ def test_a_wheel_has_what_the_packages_need(built: Path) -> None:
         names = wheel.namelist()
 
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
-    assert "pserver/web.html" in names
+    assert "pserver/cli/web.html" in names
     assert {name.split("/")[0] for name in names} == {*PACKAGES, f"pserver-{__version__}.dist-info"}
     assert not [name for name in names if "__pycache__" in name]
 

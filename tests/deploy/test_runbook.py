@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from pserver.cli import make_parser
+from pserver.cli.main import make_parser
 from pserver.plan import make_plan
 from pserver.server.app import SECOND_SIGNAL_EXIT
 from tests.deploy.manifests import DEPLOY
@@ -59,7 +59,7 @@ def test_the_table_of_sizes_is_found() -> None:
 
 def test_statuses_are_the_products() -> None:
     """The table of exit statuses has each status that the product ends with."""
-    from trainer import cli
+    from trainer.cli import main as cli
 
     listed = {int(status) for status in re.findall(r"^\| (\d+) \| ", TEXT, re.M)}
 

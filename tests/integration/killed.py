@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from pserver.cli import main
+from pserver.cli.main import main
 from tests.integration.forked import Forked
 
 WAIT_S = 60.0

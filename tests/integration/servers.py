@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
-from pserver.cli import main
+from pserver.cli.main import main
 from tests.integration.forked import Forked
 
 WAIT_S = 30.0

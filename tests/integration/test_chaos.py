@@ -23,10 +23,10 @@ from tests.integration.servers import Start, endpoints, start_cluster
 from trainer.config import RunSettings
 from trainer.data import share
 from trainer.dataset import slot_keys
-from trainer.job import run
-from trainer.job_model import TABLE
-from trainer.launch import launch
-from trainer.summary import Summary
+from trainer.job.model import TABLE
+from trainer.job.run import run
+from trainer.job.summary import Summary
+from trainer.launch.local import launch
 
 BATCH, RANGE_ROWS = 4, 40
 STEPS, TRAINERS, SHARDS = 1000, 6, 2

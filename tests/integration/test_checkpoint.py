@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import pserver
-from pserver import cli
 from pserver.checkpoint.local import LocalStore
 from pserver.checkpoint.tools import verify
+from pserver.cli import main as cli
 from tests.integration.servers import WAIT_S, Start, endpoints, servers, start_cluster
 
 pytestmark = pytest.mark.integration

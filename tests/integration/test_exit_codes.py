@@ -16,7 +16,7 @@ import pytest
 
 from pserver.options import USAGE_EXIT
 from tests.integration.servers import WAIT_S, Start
-from trainer.cli import FAILURE_EXIT, SIGTERM_EXIT
+from trainer.cli.main import FAILURE_EXIT, SIGTERM_EXIT
 
 pytestmark = pytest.mark.integration
 

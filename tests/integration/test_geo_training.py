@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer import cli
+from trainer.cli import main as cli
 
 CRITEO = (
     Path(__file__).resolve().parents[2].parent

@@ -7,7 +7,7 @@ import subprocess
 import numpy as np
 
 import pserver
-from pserver.cli import main
+from pserver.cli.main import main
 from tests.integration import forked
 from tests.integration.servers import WAIT_S, Server, endpoints
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pserver
-from pserver.cli import main
+from pserver.cli.main import main
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 

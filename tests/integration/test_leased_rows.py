@@ -13,8 +13,8 @@ from tests.integration import forked
 from tests.integration.servers import WAIT_S, Server, Start, endpoints, start_cluster
 from trainer.config import RunSettings
 from trainer.dataset import slot_keys
-from trainer.job import run
-from trainer.job_model import TABLE
+from trainer.job.model import TABLE
+from trainer.job.run import run
 from trainer.loop import StepReport
 
 ROWS, BATCH, RANGE_ROWS = 400, 10, 50

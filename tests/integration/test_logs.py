@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.integration import forked
 from tests.integration.servers import Start
-from trainer.cli import main
+from trainer.cli.main import main
 
 ENDED_S = 60.0  # for a process with torch on a busy machine
 

@@ -16,7 +16,7 @@ from tests.integration.forked import Main, Piped
 from tests.integration.servers import Start, endpoints, start_cluster
 from tests.unit.collective.test_meeting import free_port
 from tests.unit.trainer.models import criteo_line
-from trainer import cli
+from trainer.cli import main as cli
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 

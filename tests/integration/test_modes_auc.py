@@ -13,9 +13,9 @@ import pytest
 
 from tests.unit.trainer.dataset.shared import SHARED
 from trainer.config import RunSettings
-from trainer.job import run
-from trainer.launch import launch
-from trainer.summary import Summary
+from trainer.job.run import run
+from trainer.job.summary import Summary
+from trainer.launch.local import launch
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -14,9 +14,9 @@ from tests.integration.forked import Piped
 from tests.integration.killed import free_port
 from tests.integration.servers import Start, endpoints, start_cluster
 from tests.unit.trainer.dataset.shared import SHARED
-from trainer.cli import main
+from trainer.cli.main import main
 from trainer.config import RunSettings
-from trainer.job import run
+from trainer.job.run import run
 
 WAIT_S = 240.0
 LISTENS = re.compile(r"listens on (\S+)")

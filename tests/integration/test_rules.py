@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.integration import forked
 from tests.integration.servers import Start, start_cluster
-from trainer.cli import main
+from trainer.cli.main import main
 
 RULE = """
 class Half:

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import pserver
-from pserver.cli import main
+from pserver.cli.main import main
 from tests.integration import forked
 from tests.integration.browser import CHROMIUM, browser
 from tests.integration.servers import WAIT_S, Server, endpoints

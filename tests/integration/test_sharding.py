@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.trainer.models import criteo_line
-from trainer import cli
+from trainer.cli import main as cli
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

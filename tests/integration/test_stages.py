@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.servers import WAIT_S
 from tests.unit.trainer.models import criteo_line
-from trainer import cli
+from trainer.cli import main as cli
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

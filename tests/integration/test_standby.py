@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pserver
-from pserver.cli import main
+from pserver.cli.main import main
 from pserver.client.connect import stats_of_each
 from pserver.deadline import Deadline
 from pserver.journal.place import read_place

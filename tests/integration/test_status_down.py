@@ -2,7 +2,7 @@
 
 import json
 
-from pserver.cli import main
+from pserver.cli.main import main
 from tests.integration import forked
 from tests.integration.servers import WAIT_S, Start, endpoints, start_cluster
 

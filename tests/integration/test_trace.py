@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pserver.cli import main
+from pserver.cli.main import main
 from tests.integration.servers import Start, endpoints, start_cluster
 from tests.traced import check_batches, kernels_of
 from trainer.config import RunSettings
-from trainer.job import run
+from trainer.job.run import run
 
 STEPS = 20
 

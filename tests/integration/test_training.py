@@ -17,12 +17,13 @@ from typing_extensions import override
 import pserver
 from tests.integration.forked import Piped
 from tests.integration.servers import WAIT_S, Server, Start, endpoints, start_cluster
-from trainer import job, job_model
-from trainer.cli import main
+from trainer.cli.main import main
 from trainer.config import RunSettings
 from trainer.dataset import Generator
 from trainer.embedding import EmbeddingBag
-from trainer.job import run
+from trainer.job import model as job_model
+from trainer.job import run as job
+from trainer.job.run import run
 from trainer.loop import CtrModel, train
 from trainer.model import make_model
 

@@ -9,8 +9,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command does, befo
 
 import torch
 
-import trainer.cli
-import trainer.job  # noqa: F401 - with the two others it brings all that a process needs
+import trainer.cli.main
+import trainer.job.run  # noqa: F401 - with the two others it brings all that a process needs
 from pserver.table.dense import DenseTable
 from pserver.table.sparse import SparseTable
 from tests.integration.families import DENSE, SPECS

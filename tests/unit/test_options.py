@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from pserver.cli import make_parser
+from pserver.cli.main import make_parser
 from pserver.config import ClientSettings, ServeSettings
 from pserver.errors import ConfigError
 from pserver.options import (

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from pserver.cli import main
+from pserver.cli.main import main
 from pserver.config import ServeSettings
 from pserver.errors import ConfigError
 from pserver.options import resolve

@@ -40,7 +40,7 @@ def test_every_error_is_public() -> None:
 
 def test_torch_is_not_imported() -> None:
     """Servers and load generators run where torch is not installed, and start without it."""
-    modules = modules_after("import pserver, pserver.cli, pserver.server.app")
+    modules = modules_after("import pserver, pserver.cli.main, pserver.server.app")
 
     assert "torch" not in modules
     assert {"grpc", "numba", "pserver"} <= modules

@@ -1,6 +1,6 @@
 """The built-in models by name, and a user's own by its place (``own``).
 
-Rooms before and after: ``trainer.cli`` asks for a model by its name; ``trainer.loop`` calls it with
+Rooms before and after: ``trainer.cli.main`` asks for a model by its name; ``trainer.loop`` calls it with
 the rows that ``trainer.embedding`` pulled. One file a model, ``parts`` for what they share.
 
 What always holds:
@@ -22,7 +22,7 @@ from trainer.model.fm import FactorizationMachine
 from trainer.model.lr import LogisticRegression
 from trainer.model.own import DEFAULT_DIM, make_own_model, own_class
 from trainer.model.wide_deep import WideDeep
-from trainer.model_name import own_place
+from trainer.settings.model_name import own_place
 
 __all__ = ["DEFAULT_HIDDEN", "MODELS", "ModelEntry", "default_dim", "make_model"]
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.errors import TrainerError
-from trainer.model_name import own_place
+from trainer.settings.model_name import own_place
 
 DEFAULT_DIM = 16
 """Floats of a row where neither the settings nor the class say any."""

@@ -1,7 +1,7 @@
 """What the built-in models share: checks, layers with weights of their own seed, the FM term.
 
 Rooms before and after: ``lr``, ``fm``, ``wide_deep`` and ``deepfm`` are built from these parts;
-``trainer.dense`` finds their weights as ordinary torch parameters.
+``trainer.dense.module`` finds their weights as ordinary torch parameters.
 
 What always holds:
     * Initial weights come from a ``torch.Generator`` made from the model's seed. The global one

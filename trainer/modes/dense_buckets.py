@@ -16,7 +16,7 @@ from typing_extensions import override
 import pserver
 from collective import Group, GroupError, ParameterAverager, Reducer, Summer, plan_buckets
 from collective.precision import LossScale
-from trainer.dense import held_bytes, make_dense_optimizer
+from trainer.dense.module import held_bytes, make_dense_optimizer
 from trainer.modes.base import Mode
 from trainer.modes.dense_ranks import DenseOverRanks
 from trainer.strategy import Strategy

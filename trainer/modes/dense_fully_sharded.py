@@ -31,12 +31,12 @@ from collective.full_sharding import (
 )
 from collective.mesh import make_mesh
 from collective.precision import LossScale
-from trainer.computing import sharding_degree
 from trainer.config import RunSettings
-from trainer.dense import choose_device, held_bytes, make_dense_optimizer
+from trainer.dense.module import choose_device, held_bytes, make_dense_optimizer
 from trainer.modes.base import Mode
 from trainer.modes.dense_ranks import DenseOverRanks
 from trainer.modes.dense_sharded import sum_of_squares
+from trainer.settings.computing import sharding_degree
 
 
 class FullySharded(DenseOverRanks):

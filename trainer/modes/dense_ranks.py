@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import pserver
 from collective import Group, check_same, gather, give_from_first
 from collective.precision import LossScale
-from trainer.dense import scale_facts
+from trainer.dense.module import scale_facts
 from trainer.modes.base import Mode
 
 

@@ -21,11 +21,11 @@ from collective import CollectiveError, Group
 from collective.mesh import make_mesh
 from collective.precision import LossScale
 from collective.sharding import ShardedOptimizer
-from trainer.computing import sharding_degree
 from trainer.config import RunSettings
-from trainer.dense import make_dense_optimizer
+from trainer.dense.module import make_dense_optimizer
 from trainer.modes.base import Mode
 from trainer.modes.dense_ranks import DenseOverRanks
+from trainer.settings.computing import sharding_degree
 
 
 class SharedOptimizer(DenseOverRanks):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import pserver
-from pserver import cli
 from pserver.checkpoint.export import WRITERS, export
 from pserver.checkpoint.local import LocalStore
 from pserver.checkpoint.vector_files import read_vectors_file
+from pserver.cli import main as cli
 from pserver.table.choice import Choice
 from tests.unit.checkpoint.helpers import KEYS, cluster, push, spec
 

@@ -17,10 +17,14 @@ from collective.pipeline_cut import Stage, cut_model
 from pserver.embedded import Cluster
 from tests.unit.trainer.models import IN_ORDER, criteo_line
 from tests.unit.trainer.split_runs import WAIT_S, RunTogether, vector
-from trainer import dense_in_stages, job, job_dense, job_model, loop
+from trainer import loop
 from trainer.config import RunSettings
 from trainer.data import choose_data
-from trainer.summary import Summary
+from trainer.dense import in_stages as dense_in_stages
+from trainer.job import dense as job_dense
+from trainer.job import model as job_model
+from trainer.job import run as job
+from trainer.job.summary import Summary
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import torch
 
 from tests.unit.trainer.models import criteo_line, on_file
 from trainer.config import RunSettings
-from trainer.summary import Summary
+from trainer.job.summary import Summary
 
 WAIT_S = 90.0
 RULE = "sgd:lr=0.1"

@@ -10,7 +10,7 @@ import pserver
 from pserver.checkpoint.local import LocalStore
 from pserver.checkpoint.store import manifest_of
 from trainer.config import RunSettings
-from trainer.job import run
+from trainer.job.run import run
 from trainer.loop import StepReport
 
 

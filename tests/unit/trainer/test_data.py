@@ -12,7 +12,7 @@ from tests.unit.trainer.dataset.test_avazu import GOOD
 from tests.unit.trainer.models import criteo_line, on_file, settings
 from trainer.config import RunSettings
 from trainer.data import Data, choose_data, passes, share
-from trainer.job import run
+from trainer.job.run import run
 
 
 def rows_of(given_settings: RunSettings) -> Data:

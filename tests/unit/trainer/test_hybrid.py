@@ -19,11 +19,13 @@ import pserver
 from collective import DivergedError
 from pserver.embedded import Cluster
 from tests.unit.trainer.models import criteo_line, on_file
-from trainer import job, job_model, loop
+from trainer import loop
 from trainer.config import RunSettings
 from trainer.data import choose_data
+from trainer.job import model as job_model
+from trainer.job import run as job
+from trainer.job.summary import Summary
 from trainer.modes.dense_ranks import DenseOverRanks
-from trainer.summary import Summary
 
 WAIT_S = 90.0
 ALIKE = {"mode": "sync", "sync_divisor": "samples", "dense_optimizer": "sgd:lr=0.1"}

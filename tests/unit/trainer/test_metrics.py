@@ -16,9 +16,10 @@ from tests.integration.servers import WAIT_S
 from tests.unit.trainer.split_runs import SYNC, RunTogether, write
 from tests.unit.trainer.test_roles import embedding, listening
 from tests.unit.trainer.test_stages import in_stages
-from trainer import job_dense, job_stage
 from trainer.config import RunSettings
-from trainer.job import run
+from trainer.job import dense as job_dense
+from trainer.job import stage as job_stage
+from trainer.job.run import run
 from trainer.loop import StepReport
 from trainer.metrics import SERIES_MAX, RunMetrics
 

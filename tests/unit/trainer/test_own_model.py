@@ -10,7 +10,7 @@ import pserver
 from tests.unit.trainer.split_runs import SYNC, RunTogether, alone, write
 from tests.unit.trainer.test_stages import in_stages
 from trainer.model import MODELS, make_model
-from trainer.model_name import BUILT_IN
+from trainer.settings.model_name import BUILT_IN
 
 NETS = """
 import torch

@@ -37,11 +37,11 @@ def test_unknown_name_is_an_attribute_error() -> None:
 def test_torch_loads_after_the_command_line_set_its_environment() -> None:
     """The command can still say how torch's threads wait: importing it does not load torch."""
     code = """
-import sys, trainer, trainer.cli
+import sys, trainer, trainer.cli.main
 assert "torch" not in sys.modules
 import os
 try:
-    trainer.cli.main(["run", "--rows", "1", "--model", "lr", "--dim", "2"])
+    trainer.cli.main.main(["run", "--rows", "1", "--model", "lr", "--dim", "2"])
 finally:
     print("torch" in sys.modules, os.environ["OMP_WAIT_POLICY"])
 """

@@ -13,7 +13,7 @@ from pserver.embedded import Cluster
 from tests.unit.trainer.models import on_file, settings
 from trainer.config import RunSettings
 from trainer.data import choose_data
-from trainer.job import run
+from trainer.job.run import run
 from trainer.loop import StepReport
 from trainer.ranges import (
     RANGE_BATCHES_MAX,

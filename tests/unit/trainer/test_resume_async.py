@@ -16,8 +16,8 @@ from pserver.checkpoint.store import manifest_of
 from pserver.embedded import Cluster
 from tests.unit.checkpoint.helpers import rows_in
 from tests.unit.trainer.models import criteo_line, on_file
-from trainer import job
 from trainer.config import RunSettings
+from trainer.job import run as job
 from trainer.loop import StepReport
 from trainer.modes import make_mode
 from trainer.modes.grouped import GroupMode

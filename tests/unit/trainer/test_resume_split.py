@@ -15,8 +15,8 @@ from pserver.embedded import Cluster
 from tests.unit.trainer.split_runs import SYNC, WAIT_S, RunTogether, write
 from tests.unit.trainer.test_roles import embedding, listening
 from tests.unit.trainer.test_stages import in_stages
-from trainer import job
 from trainer.config import RunSettings
+from trainer.job import run as job
 
 Losses = list[list[float]]
 RunOn = Callable[[list[RunSettings], Path, bool], Losses]

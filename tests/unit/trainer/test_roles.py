@@ -19,10 +19,10 @@ from tests import certificates
 from tests.unit.trainer.models import on_file
 from tests.unit.trainer.split_runs import RULE, SYNC, WAIT_S, RunTogether, alone, write
 from tests.unit.trainer.test_hybrid import free_port, joined_order
-from trainer import job
 from trainer.config import RunSettings
 from trainer.errors import TrainerError
-from trainer.summary import Summary, summary_table
+from trainer.job import run as job
+from trainer.job.summary import Summary, summary_table
 
 
 def shown(summary: Summary) -> str:

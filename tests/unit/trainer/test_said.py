@@ -7,7 +7,7 @@ import torch
 import pserver
 from trainer.config import RunSettings
 from trainer.embedding import EmbeddingBag
-from trainer.job import run
+from trainer.job.run import run
 from trainer.said import BagFacts, said_of
 
 SPEC = pserver.TableSpec(name="t", dim=2)

@@ -15,8 +15,8 @@ from collective import StageError
 from tests.unit.trainer.models import on_file
 from tests.unit.trainer.split_runs import RULE, SYNC, WAIT_S, RunTogether, alone, write
 from tests.unit.trainer.test_hybrid import free_port, joined_order
-from trainer import job
 from trainer.config import RunSettings
+from trainer.job import run as job
 
 CUTS = {2: "mlp.layers.0", 3: "mlp,mlp.layers.0", 4: "linear,mlp,mlp.last"}
 

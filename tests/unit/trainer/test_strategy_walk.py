@@ -12,8 +12,9 @@ import torch
 import pserver
 from collective import alone
 from tests.unit.trainer.models import settings
-from trainer import job, loop
+from trainer import loop
 from trainer.config import RunSettings
+from trainer.job import run as job
 from trainer.modes import Mode, make_mode
 from trainer.modes.dense import DenseOnServers
 from trainer.modes.dense_buckets import (

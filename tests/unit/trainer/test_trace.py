@@ -8,7 +8,7 @@ import pytest
 from pserver.errors import ConfigError
 from tests.traced import check_batches, kernels_of
 from trainer.config import RunSettings
-from trainer.job import run
+from trainer.job.run import run
 
 STEPS = 6
 

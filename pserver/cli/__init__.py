@@ -1,0 +1,1 @@
+"""The command ``pserver``: one file a verb; ``main`` is the way in."""

@@ -1,0 +1,1 @@
+"""The command ``trainer``: one file a verb; ``main`` is the way in."""

@@ -1,0 +1,267 @@
+"""The dense part cut into the stages of a pipeline, of which this trainer has some.
+
+Rooms before and after: ``loop`` and ``CtrModel`` use it in the trainer of the first stage, which has the rows;
+``job.stage`` in the others; ``collective.pipeline`` runs the stages.
+
+Rank r of a run with P trainers a pipeline is place r mod P of pipeline ⌊r / P⌋. All trainers of a pipeline read the same
+rows: the first needs their keys, the last their labels. The last one's logits are given to all, so that each can
+tell loss and AUC. With several pipelines the gradients are averaged over them in ``step``, by samples.
+
+What always holds: after ``finish`` the whole dense part is in every trainer, so that the first can score it. Owner:
+the training thread.
+"""
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+import pserver
+from collective import GroupError, give_from_first
+from collective.group import Group
+from collective.mesh import Mesh, make_mesh
+from collective.pipeline import Pipeline
+from collective.pipeline_cut import StageEnd, cut_model
+from collective.pipeline_timetable import bubble_formula, make_timetable
+from trainer.config import RunSettings
+from trainer.data import Data
+from trainer.dense import stage_state
+from trainer.dense.module import choose_device, make_precision
+from trainer.dense.split import SplitDense
+from trainer.dense.stage_steps import StageSteps
+from trainer.job.meet import meet
+from trainer.modes.base import Mode
+from trainer.settings.computing import layer_names, sharding_degree
+from trainer.settings.split import BY_MODEL, cut_names, micro_batches
+
+
+class DenseInStages(SplitDense):
+    """A dense module of which this trainer computes and steps some stages.
+
+    Attributes:
+        whole: the module; parameters of other trainers' stages are those of the start until ``finish``.
+        steps: what steps this trainer's stages.
+    """
+
+    def __init__(
+        self, whole: nn.Module, settings: RunSettings, example: tuple[Tensor, ...]
+    ) -> None:
+        """Meet the other trainers, and cut the module. Every trainer makes one.
+
+        Args:
+            whole: the module; its first values are those of trainer 0.
+            settings: of the run, with several stages.
+            example: arguments to choose cuts by.
+
+        Raises:
+            GroupError: the module cannot be cut so, or the numbers make no pipeline.
+            pserver.ConfigError: the optimizer is unknown.
+            collective.CollectiveError: another trainer did not come.
+        """
+        super().__init__()
+        self.whole = whole
+        group = meet(settings, timeout_s=settings.barrier_timeout)
+        self._mesh, self._talk = _groups(group, settings)
+        is_marked = any(isinstance(module, StageEnd) for module in whole.modules())
+        if settings.cut == BY_MODEL and not is_marked:
+            raise GroupError("cut model needs StageEnd modules in the model, which has none")
+        stages = cut_model(
+            whole,
+            settings.stages,
+            cuts=cut_names(settings),
+            example=example,
+            group=group,
+            uncut=layer_names(settings),
+        )
+        give_from_first(whole.named_parameters(), group)
+        timetable = make_timetable(
+            settings.schedule,
+            ranks=self._mesh.pipeline.world_size,
+            micro_batches=micro_batches(settings),
+            virtual=settings.virtual,
+        )
+        self._device = choose_device(settings.device)
+        self._pipeline = Pipeline(
+            stages,
+            timetable,
+            self._mesh.pipeline,
+            self._loss,
+            device=self._device,
+            queue_bytes_max=settings.stage_queue_bytes,
+            within=make_precision(settings).forward,
+        )
+        self._own = dict(self._pipeline.named_parameters())
+        self.steps = StageSteps(self._own, self._mesh, settings=settings)
+        self._clip_norm = settings.clip_norm
+        self._rule = settings.dense_optimizer
+        self._gathered = 0
+        self._loss_now = 0.0
+        self._samples = 0
+        self._logits: list[Tensor] = []
+        self._step_s = 0.0
+        self._bubble_share = 0.0
+        self._is_finished = False
+
+    @override
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None and not self._is_finished:
+            rank = self._mesh.pipeline.ranks[self._mesh.pipeline.rank]
+            self._pipeline.queue.fail(f"trainer {rank} failed: {str(error) or repr(error)}")
+
+    @property
+    def waited_s(self) -> float:
+        """Return the seconds that the training thread waited for other stages."""
+        return self._pipeline.queue.wait_s
+
+    @override
+    def learn(self, rows: Tensor, dense: Tensor, labels: Tensor) -> tuple[float, Tensor]:
+        leaf = rows.detach().requires_grad_()
+        loss, logits = self._step((leaf, dense), labels)
+        if leaf.grad is not None:  # of all micro-batches: one push
+            rows.backward(leaf.grad)  # type: ignore[no-untyped-call]
+        return loss, logits
+
+    def follow(self, labels: Tensor) -> tuple[float, Tensor]:
+        """Do a step's work of stages behind the first; return the batch's mean loss and (B,) logits."""
+        return self._step(None, labels)
+
+    @override
+    def forward(self, rows: Tensor, dense: Tensor) -> Tensor:
+        """Return the (B,) logits by the whole module, as it is after ``finish``."""
+        logits: Tensor = self.whole(rows, dense)
+        return logits
+
+    @override
+    def settle(self, mode: Mode | None = None) -> float | None:
+        self.steps.average(self._samples)
+        if mode is None:
+            if self._clip_norm is not None:
+                self.steps.cut(self.steps.squares(0.0, 0) ** 0.5)
+            return None
+        samples = self._samples
+        norm = mode.clip(
+            (),
+            dense_squares=0.0,
+            over_ranks=lambda rows: self.steps.squares(rows, samples),
+        )
+        self.steps.cut(norm)
+        return norm
+
+    @override
+    def step(self) -> None:
+        self.steps.step(self._loss_now, self._samples)
+        self._samples, self._loss_now = 0, 0.0
+
+    @override
+    def finish(self) -> None:
+        """End training well: take part until all pipelines are at their end, and gather the whole."""
+        self.steps.zero_grad()
+        self.steps.take_part()
+        times = torch.tensor([self._pipeline.queue.wait_s, self._step_s], dtype=torch.float64)
+        self._pipeline.close()
+        self._is_finished = True
+        self._talk.all_reduce(times, what="times of the pipeline")
+        self._bubble_share = float(times[0] / times[1]) if times[1] else 0.0
+        found = stage_state.gather(self.whole, self._parts(), self._talk)
+        with torch.no_grad():
+            for name, value in (*self.whole.named_parameters(), *self.whole.named_buffers()):
+                value.copy_(found[name])
+        self.whole.to(self._device)
+
+    @override
+    def gather_state(self) -> dict[str, Tensor]:
+        self._gathered += 1
+        self._pipeline.queue.tell(-self._gathered, [])  # hears of it if another one failed
+        weights = stage_state.gather(self.whole, self._parts(), self._talk)
+        state = stage_state.gather_optimizer(
+            self.whole, self._own, self.steps.optimizer, rule=self._rule, group=self._talk
+        )
+        return {f"dense.{name}": value for name, value in weights.items()} | state
+
+    @override
+    def resume(self, steps: int = -1, tensors: Mapping[str, Tensor] | None = None) -> int:
+        told = self._pipeline.queue.tell(0, [float(steps)])
+        stage_state.spread(
+            tensors,
+            self.whole,
+            self.steps.optimizer,
+            own=self._own,
+            rule=self._rule,
+            group=self._talk,
+        )
+        return int(max(number for (number,) in told))
+
+    def _parts(self) -> dict[str, Tensor]:
+        """Return parameters and buffers of this trainer's stages by name."""
+        return {**self._own, **dict(self._pipeline.named_buffers())}
+
+    @override
+    def held_bytes(self) -> dict[str, int]:
+        return self.steps.held_bytes()
+
+    @override
+    def facts(self, *, seconds: float) -> dict[str, float]:
+        timetable = self._pipeline.timetable
+        ranks = self._mesh.pipeline.world_size
+        return {
+            "bubble_share": self._bubble_share,
+            "bubble_formula": bubble_formula(ranks, timetable.micro_batches),
+            "bubble_planned": timetable.bubble_share,
+            "stage_queue_bytes_max": float(self._pipeline.queue.peak_bytes),
+            "stage_wait_share": self._pipeline.queue.wait_s / seconds if seconds else 0.0,
+        }
+
+    def _step(self, inputs: tuple[Tensor, ...] | None, labels: Tensor) -> tuple[float, Tensor]:
+        """Compute the gradients of a batch, and give the logits of the last stage to all."""
+        begin_s = time.perf_counter()
+        self._logits.clear()
+        stepped = self._pipeline.step(inputs, labels)
+        self._step_s += time.perf_counter() - begin_s
+        self._samples, self._loss_now = len(labels), stepped.loss
+        logits = torch.cat([*self._logits, torch.zeros(0 if self._logits else len(labels))])
+        self._talk.all_reduce(logits, what="logits")
+        return stepped.loss, logits
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of a micro-batch; keeps its logits."""
+        logits = logits.float()
+        self._logits.append(logits.detach().cpu())
+        return functional.binary_cross_entropy_with_logits(logits, labels)
+
+
+def _groups(group: Group, settings: RunSettings) -> tuple[Mesh, Group]:
+    """Return the groups of this trainer, and one more of its pipeline, for what is no parcel."""
+    ranks = settings.stages // settings.virtual
+    mesh = make_mesh(group, pipeline=ranks, sharding=sharding_degree(settings))
+    places = range(group.world_size)
+    pipelines = [places[begin : begin + ranks] for begin in places[::ranks]]
+    return mesh, group.split(pipelines, name="logits")
+
+
+def example_of(data: Data, *, dim: int, samples: int) -> tuple[Tensor, Tensor]:
+    """Return rows and dense features of a batch's shapes."""
+    return torch.zeros(samples, data.num_slots, dim), torch.zeros(samples, data.num_dense)
+
+
+def make_dense_in_stages(
+    settings: RunSettings, whole: nn.Module, example: tuple[Tensor, ...]
+) -> DenseInStages:
+    """Return this trainer's stages; see ``DenseInStages``.
+
+    Raises:
+        pserver.ConfigError: the module cannot be cut so, or the numbers make no pipeline.
+        collective.CollectiveError: another trainer did not come.
+    """
+    try:
+        return DenseInStages(whole, settings, example)
+    except GroupError as error:
+        raise pserver.ConfigError(f"stages of {settings.model}: {error}") from error

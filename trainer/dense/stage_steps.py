@@ -1,0 +1,166 @@
+"""Steps the weights of a trainer's stages: averaged over pipelines, cut to a norm, shared, and compared.
+
+Rooms before and after: ``dense.in_stages`` calls it behind each step of a pipeline; behind it are ``collective``'s
+``mesh``, ``fusion``, ``sharding`` and ``watch``.
+
+A step is ``average``, perhaps ``squares`` and ``cut``, and ``step``. A trainer whose pipeline is through takes part with no
+samples until ``average`` says that no pipeline goes on.
+
+What always holds: trainers with the same stages have the same bits after each step. Owner: the training thread.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+import pserver
+from collective import Reducer, Summer, TensorError, check_same, plan_buckets
+from collective.mesh import Mesh
+from collective.sharding import ShardedOptimizer
+from collective.watch import MeshWatch
+from trainer.config import RunSettings
+from trainer.dense.module import held_bytes, make_dense_optimizer
+from trainer.settings.computing import sharding_degree
+
+
+class StageSteps:
+    """The optimizer of a trainer's stages. Made on every trainer; close it at the end."""
+
+    def __init__(
+        self, own: Mapping[str, nn.Parameter], mesh: Mesh, *, settings: RunSettings
+    ) -> None:
+        """Make the optimizer, or this trainer's part of a shared one.
+
+        Args:
+            own: parameters of this trainer's stages by name; there may be none.
+            mesh: this trainer's groups.
+            settings: of the run.
+
+        Raises:
+            pserver.ConfigError: the optimizer is unknown, or parameters are not where they can be shared.
+        """
+        self._own = own
+        self._mesh = mesh
+        self._has_gradients = False
+        self._sharded: ShardedOptimizer | None = None
+        self._reducer: Reducer | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._copies = mesh.data.world_size // sharding_degree(settings)
+        self._clip_norm = settings.clip_norm
+        every = settings.check_every
+        self._watch = MeshWatch(own.items(), mesh, every=every) if every else None
+        if not own:  # a stage may have no weights
+            return
+        rule = settings.dense_optimizer
+        if settings.sharding_stage is not None:
+            self._sharded = self._shared(settings.sharding_stage, rule)
+            return
+        self._optimizer = make_dense_optimizer(rule, own.values())
+        if mesh.data.world_size > 1:
+            self._reducer = Reducer(Summer(mesh.data, "ring"), plan_buckets(own.items()))
+
+    def _shared(self, stage: int, rule: str) -> ShardedOptimizer:
+        try:
+            return ShardedOptimizer(
+                self._own.items(),
+                lambda parameters: make_dense_optimizer(rule, parameters),
+                self._mesh.sharding,
+                stage=stage,
+                replicas=self._mesh.replicas,
+            )
+        except TensorError as error:
+            raise pserver.ConfigError(f"--sharding-stage: {error}; use --device cpu") from error
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """Return what steps this trainer's weights, or its part of them; None: it has none."""
+        return self._optimizer if self._sharded is None else self._sharded.optimizer
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the step before."""
+        for parameter in self._own.values():
+            parameter.grad = None
+
+    def average(self, samples: int, *, goes_on: bool = True) -> bool:
+        """Average the gradients over the pipelines, by samples; return whether any of them goes on.
+
+        Raises:
+            collective.MissingRanksError: a trainer did not come.
+        """
+        if self._sharded is not None:
+            found = self._sharded.average(float(samples), goes_on=goes_on)
+            self._has_gradients = found.weight > 0.0
+            return found.ranks > 0
+        if self._reducer is None:
+            words = torch.tensor([float(samples), float(goes_on)], dtype=torch.float64)
+            self._mesh.data.all_reduce(words, what="samples of a step")
+            self._has_gradients = bool(words[0])
+            return bool(words[1])
+        if goes_on:
+            self._reducer.begin(float(samples))
+            self._has_gradients = self._reducer.wait() > 0.0
+            return True
+        others_go_on = self._reducer.without_batch()
+        self._has_gradients = any(p.grad is not None for p in self._own.values())
+        return others_go_on
+
+    def squares(self, rows: float, samples: int) -> float:
+        """Return the squared norm of a step's gradients, of rows and of all stages. All trainers call it.
+
+        Args:
+            rows: squared norm of this trainer's rows' gradients; 0: it has no rows.
+            samples: that they are of; 0 where there are no rows. The rows' norm is that of ``dense_ranks``.
+        """
+        dense = sum(float(grad.double().square().sum()) for grad in self._gradients())
+        own = [rows * samples, float(samples), dense / self._copies]
+        words = torch.tensor(own, dtype=torch.float64)
+        self._mesh.world.all_reduce(words, what="norm of the gradients")
+        return float(words[0] / words[1] if words[1] else 0.0) + float(words[2])
+
+    def cut(self, norm: float) -> None:
+        """Cut this trainer's averaged gradients to the limit, given the norm of all."""
+        if self._clip_norm is not None and norm > self._clip_norm:
+            for gradient in self._gradients():
+                gradient.mul_(self._clip_norm / norm)
+
+    def step(self, loss: float, samples: int) -> None:
+        """Step, and look at whether all trainers go the same way.
+
+        Args:
+            loss: mean of this trainer's pipeline.
+            samples: of it.
+
+        Raises:
+            collective.DivergedError: losses or parameters differ that must not.
+        """
+        if self._has_gradients and self._sharded is not None:
+            self._sharded.apply()
+        elif self._has_gradients and self._optimizer is not None:
+            self._optimizer.step()
+        if self._watch is not None:
+            self._watch.step(loss, float(samples))
+
+    def take_part(self) -> None:
+        """Take part in the steps of other pipelines, until all are through, and compare the parameters."""
+        while self.average(0, goes_on=False):
+            if self._clip_norm is not None:
+                self.cut(self.squares(0.0, 0) ** 0.5)
+            self.step(0.0, 0)
+            self.zero_grad()
+        if self._reducer is not None:
+            self._reducer.close()
+        check_same(self._own.items(), self._mesh.data, what="the end of training")
+
+    def held_bytes(self) -> dict[str, int]:
+        """Return the bytes that this trainer holds of its parameters, gradients and optimizer state."""
+        if self._sharded is not None:
+            return self._sharded.held_bytes()
+        return held_bytes(self._own.values(), self._optimizer)
+
+    def _gradients(self) -> list[torch.Tensor]:
+        """Return the gradients that this trainer steps by."""
+        if not self._has_gradients:
+            return []
+        parameters = self._own.values() if self._sharded is None else [self._sharded.chunk]
+        return [p.grad for p in parameters if p.grad is not None]
