@@ -234,13 +234,11 @@ class Steps:
         return [first, *others]
 
     def _align(self) -> pb.GroupMarks:
-        """Hold writes back on all shards, then let through what some of them have already.
+        """Hold writes back on all shards, then let through what some of them have already, or began.
 
         Returns:
-            How far each trainer of a group is on all shards then.
+            How far each trainer of a group is on all shards then; nothing of one shard.
         """
-        if len(self.shards) == 1:
-            return pb.GroupMarks()
         held = [reply.marks for reply in self.all("hold")]
         furthest: dict[bytes, int] = {}
         for mark in (mark for marks in held for mark in marks.trainers):
@@ -249,9 +247,10 @@ class Steps:
             round=max(marks.round for marks in held),
             trainers=[pb.TrainerMark(trainer=name, pushes=n) for name, n in furthest.items()],
         )
-        if any(marks != other for other in held):
+        # That all are equally far is not enough: a push that every shard has begun is whole on none.
+        if marks.trainers or any(marks != other for other in held):
             self.all("align", marks=marks)
-        return marks
+        return marks if len(self.shards) > 1 else pb.GroupMarks()
 
     def _put(self, name: str, data: bytes) -> None:
         """Send a trainer's file to shard 0."""

@@ -326,7 +326,9 @@ class SendQueue:
             except PserverError as error:
                 if not self._may_pass(error):
                     raise
-                failure = error
+                # A try that the deadline cut short says less than the server said before it.
+                if not (isinstance(failure, TransientError) and limit.is_over):
+                    failure = error
 
     async def _pause(
         self, request: Request, failure: PserverError, *, limit: Deadline, delay_s: float

@@ -39,7 +39,7 @@ class Progress:
         """Begin with none."""
         self.count = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}  # in the order in which they came
 
     def bump(self) -> None:
         """Let everything that waits look again."""
@@ -55,14 +55,14 @@ class Progress:
         if self.count != seen:
             return True
         waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             async with asyncio.timeout_at(until):
                 await waiter
         except TimeoutError:
             return False
         finally:
-            self._waiters.discard(waiter)
+            del self._waiters[waiter]
         return True
 
     def _wake(self) -> None:

@@ -1,14 +1,17 @@
 """A cut under trainers that push without pause: D1, and what several shards guarantee."""
 
+import concurrent.futures
 import contextlib
 import threading
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 import pserver
+from pserver.arrays import Keys
+from pserver.client.saving import Steps
 from pserver.embedded import Cluster
 from pserver.server.quota import Quota, Quotas
 from tests.unit.checkpoint.helpers import clients, manifest_in, rows_in
@@ -188,11 +191,14 @@ def test_a_step_is_in_on_all_shards_or_on_none_when_a_group_trains_during_a_save
             assert sorted(manifest.pushes.values()) == sorted(own[0] for own in steps)
 
 
-def test_a_geo_window_is_in_with_its_dense_part_or_not_at_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_shards", [1, 3])
+def test_a_geo_window_is_in_with_its_dense_part_or_not_at_all(
+    tmp_path: Path, num_shards: int
+) -> None:
     """Each window adds 1 to a row on each shard and to all of a vector: in every version all are equal."""
     stop, begun = threading.Event(), threading.Event()
-    keys = one_key_a_shard(3, 0)
-    with clients(tmp_path, 3) as connect:
+    keys = one_key_a_shard(num_shards, 0)
+    with clients(tmp_path, num_shards) as connect:
         saving, client = connect(), connect()
         for each in (saving, client):
             each.create_table(
@@ -221,9 +227,58 @@ def test_a_geo_window_is_in_with_its_dense_part_or_not_at_all(tmp_path: Path) ->
         group.leave()
 
     for version in versions:
-        with pserver.embedded(3, checkpoint_dir=str(tmp_path), restore=version) as restored:
-            values = [*restored.peek("t", keys).reshape(-1), *restored.pull_dense("d").values]
-        assert len(set(map(float, values))) == 1, values
+        assert len(windows_in(tmp_path, version, keys, num_shards)) == 1
+
+
+def windows_in(folder: Path, version: str, keys: Keys, num_shards: int) -> set[float]:
+    """Return which numbers of windows rows and vector of a version have."""
+    with pserver.embedded(num_shards, checkpoint_dir=str(folder), restore=version) as restored:
+        return {
+            *restored.peek("t", keys).reshape(-1).tolist(),
+            *restored.pull_dense("d").values.tolist(),
+        }
+
+
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_a_cut_waits_for_a_window_when_every_shard_has_its_dense_part_only(
+    tmp_path: Path, num_shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All shards are equally far, in the middle of the same window: its rows come before the cut."""
+    keys, held = one_key_a_shard(num_shards, 0), threading.Event()
+    ask_all = Steps.all
+
+    def noted(steps: Steps, step: str, **fields: Any) -> Any:
+        replies = ask_all(steps, step, **fields)
+        if step == "hold":
+            held.set()
+        return replies
+
+    monkeypatch.setattr(Steps, "all", noted)
+    with clients(tmp_path, num_shards) as connect:
+        saving, client = connect(), connect()
+        client.create_table(
+            pserver.TableSpec(name="t", dim=1, initializer="zeros", capacity_max=1000)
+        )
+        client.create_dense(pserver.DenseSpec(name="d", length=30))
+        client.init_dense("d", np.zeros(30, np.float32))
+        group = client.join(pserver.GroupSettings(mode="geo", trainer_id=0, trainers=1))
+        window = client.geo.push(
+            {"t": (keys, np.ones(keys.size, np.float32))}, {"d": np.ones(30, np.float32)}
+        )
+        rows = {
+            n: window._left.pop(n) for n in list(window._left) if window._left[n][1] == "PushDelta"
+        }
+        window.deliver()
+        window._left.update(rows)
+
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            saved = pool.submit(saving.checkpoints.save)
+            assert held.wait(30.0)
+            window.deliver()
+            version = saved.result(30.0).version
+        group.leave()
+
+    assert windows_in(tmp_path, version, keys, num_shards) == {1.0}
 
 
 @pytest.mark.parametrize("is_full", [False, True], ids=["nan", "full"])

@@ -85,3 +85,24 @@ def test_one_that_goes_away_waits_no_more() -> None:
 
     asyncio.run(main())
     assert not progress._waiters
+
+
+def test_what_waits_goes_on_in_the_order_in_which_it_came() -> None:
+    """Requests of one trainer that were held back together do not overtake each other."""
+    progress = Progress()
+    done: list[int] = []
+
+    async def wait(number: int) -> None:
+        assert await progress.after(0, until=asyncio.get_running_loop().time() + 30.0)
+        done.append(number)
+
+    async def main() -> None:
+        waiting = []
+        for number in range(50):
+            waiting.append(asyncio.ensure_future(wait(number)))
+            await asyncio.sleep(0)
+        progress.bump()
+        await asyncio.gather(*waiting)
+
+    asyncio.run(main())
+    assert done == list(range(50))
