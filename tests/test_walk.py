@@ -1,8 +1,9 @@
 """The failures of other systems that must not be ours: each has tests by its name, so that none can vanish.
 
 The names are those of a list of bug reports of other parameter servers, by group and number: A of several
-trainers, B of the network, E of dead and waiting processes, H of pipelines and collectives, I of deployment,
-J of metrics, K of the first hour. ``test_a2_no_row_of_many_rounds_is_lost`` proves that A2 does not happen here.
+trainers, B of the network, C of memory, D of saves, E of dead and waiting processes, G of input, H of pipelines
+and collectives, I of deployment, J of metrics, K of the first hour. ``test_a2_no_row_of_many_rounds_is_lost``
+proves that A2 does not happen here.
 """
 
 import re
@@ -15,21 +16,34 @@ TESTS = Path(__file__).resolve().parent
 PROVED = {
     "a1": "a trainer is served or heard while a round is collected, and rounds mix",
     "a2": "rows of a sparse gradient vanish in sync",
+    "a3": "a key that repeats in a batch breaks the step, or steps more than once",
+    "a4": "two looks at a new key give two vectors",
+    "a5": "keys such as -1 and -2 crash or vanish",
+    "a7": "an id that was not seen in training ends an evaluation",
     "a8": "a learning-rate schedule has no effect",
     "a9": "clipping by global norm sees a part of the gradient only",
+    "a12": "the loss stands still once an embedding is sparse",
     "a13": "rows that are not in the batch change, or users expect them to",
+    "a14": "a gradient of zero is taken for a row that was not used",
+    "a15": "an empty bag gives NaN",
     "a16": "a trainer with an empty batch holds up or breaks the job",
+    "a17": "lengths that do not fit give an obscure result",
     "a18": "dense and sparse gradients of a step raise the version by two",
+    "a19": "rows or shards begin with the same random numbers",
     "a20": "one trainer fails, and what the others learn is spoilt",
     "a21": "a geo window is not waited for, or the last one is lost",
+    "b1": "a message above the limit of gRPC ends the job",
     "b4": "a server is back, and clients go on waiting",
     "b5": "a retry hangs for ever",
     "b6": "a dead server is noticed late, or a barrier runs into a deadline",
     "b7": "a data loader with worker processes beside a client stands still",
     "b8": "two servers on one port start, and clients reach one or the other",
+    "b9": "calls that wait fill the pool, and those that would free them wait behind",
     "b11": "a connection is closed for too many pings",
     "b12": "a proxy variable makes calls inside a cluster fail",
     "b13": "more than two gigabytes in one message crash or stand still",
+    "c1": "memory, files or threads grow until the process is killed",
+    "c2": "reads of an evaluation make rows",
     "d1": "after a restore weights and optimizer state are of different moments",
     "d2": "killed, or the disk is full, during a save, and the broken version is chosen",
     "d3": "a restore that loads nothing ends without an error",
@@ -43,6 +57,8 @@ PROVED = {
     "e1": "trainers with unequal numbers of batches wait for each other",
     "e2": "a server dies or comes back empty, and the rest hang or go on with nothing",
     "e3": "both sides wait on full queues",
+    "g1": "ids of a wrong type are read bit by bit",
+    "g2": "samples without a value in some slot fail",
     "h1": "fewer micro-batches than stages hang a pipeline",
     "h2": "a batch does not divide into micro-batches, and a stage receives into a buffer of another size",
     "h3": "a stage fails, and the others show a connection that broke",

@@ -47,7 +47,7 @@ def test_two_servers_train_as_embedded_shards_do(client: pserver.Client) -> None
 
 
 @pytest.mark.parametrize("num_bytes", [4 * MIB - 64, 4 * MIB, 4 * MIB + 64, 64 * MIB])
-def test_large_requests_pass_on_a_real_network(client: pserver.Client, num_bytes: int) -> None:
+def test_b1_large_requests_pass_on_a_real_network(client: pserver.Client, num_bytes: int) -> None:
     """Pulls and pushes of 4 MiB and one row less or more, and of 64 MiB, work as they are (B1)."""
     name = f"large-{num_bytes}"
     client.create_table(
@@ -123,7 +123,7 @@ def test_server_of_another_cluster_is_refused(pair: list[Server], start: Start) 
     )
 
 
-def test_clients_come_and_go_without_a_trace(pair: list[Server]) -> None:
+def test_c1_clients_come_and_go_without_a_trace(pair: list[Server]) -> None:
     """Connecting and closing over and over leaves no open file and no thread behind (C1)."""
 
     def num_open() -> int:
@@ -131,13 +131,13 @@ def test_clients_come_and_go_without_a_trace(pair: list[Server]) -> None:
 
     for _ in range(3):
         pserver.connect(endpoints(pair)).close()
-    before = num_open()
+    before, threads = num_open(), threading.active_count()
 
     for _ in range(20):
         pserver.connect(endpoints(pair)).close()
 
     end_s = time.monotonic() + WAIT_S  # gRPC closes its sockets when it finds the time
-    while num_open() > before + 4:
+    while num_open() > before + 4 or threading.active_count() > threads:
         assert time.monotonic() < end_s
         threading.Event().wait(0.01)
 

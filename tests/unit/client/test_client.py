@@ -54,7 +54,7 @@ def test_pull_gives_a_row_for_each_occurrence(client: pserver.Client) -> None:
     assert num_rows(client) == 3
 
 
-def test_peek_changes_nothing(client: pserver.Client) -> None:
+def test_c2_peek_changes_nothing(client: pserver.Client) -> None:
     """A peek of a million unseen keys reads first weights and creates no row (C2)."""
     client.assign("ads", np.arange(1000), np.ones((1000, 2)))
     before = [t.SerializeToString() for s in client.stats() for t in s.tables]
@@ -69,7 +69,7 @@ def test_peek_changes_nothing(client: pserver.Client) -> None:
     assert [t.SerializeToString() for t in after] == before
 
 
-def test_peek_reads_the_weights_that_a_pull_would_give(two_shards: pserver.Client) -> None:
+def test_a4_peek_reads_the_weights_that_a_pull_would_give(two_shards: pserver.Client) -> None:
     """What a peek reads of an unseen key is what a later pull makes, every time (A4)."""
     two_shards.create_table(pserver.TableSpec(name="ads", dim=8))
     keys = np.arange(500)
@@ -82,7 +82,7 @@ def test_peek_reads_the_weights_that_a_pull_would_give(two_shards: pserver.Clien
     assert np.abs(peeked).min() > 0.0
 
 
-def test_every_key_is_a_key_of_its_own(client: pserver.Client) -> None:
+def test_a5_every_key_is_a_key_of_its_own(client: pserver.Client) -> None:
     """0, -1, -2 and the borders of every width are different rows that keep their values (A5)."""
     keys = np.array(EDGE_KEYS, np.uint64)
     weights = np.arange(2 * keys.size, dtype=np.float32).reshape(-1, 2)
@@ -106,7 +106,7 @@ def test_push_returns_once_it_is_applied(client: pserver.Client) -> None:
     assert np.array_equal(client.peek("ads", keys), np.full((64, 2), -3.0))
 
 
-def test_zero_gradients_create_rows(client: pserver.Client) -> None:
+def test_a14_zero_gradients_create_rows(client: pserver.Client) -> None:
     """A gradient of exactly zero is a push like any other (A14)."""
     client.push("ads", [5], [[0.0, 0.0]])
 

@@ -20,7 +20,7 @@ SHARD_COUNTS = [1, 2, 3]
 
 @pytest.mark.parametrize("num_shards", SHARD_COUNTS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_repeats_are_summed_before_the_step(optimizer: str, num_shards: int) -> None:
+def test_a3_repeats_are_summed_before_the_step(optimizer: str, num_shards: int) -> None:
     """Keys [7, 7, 7, 9] with gradients [1, 2, 3, 10] step once with [6, 10], as in torch (A3)."""
     first = np.array([[1.0], [2.0]], np.float32)
     weights = torch.tensor(first.copy(), requires_grad=True)
@@ -65,7 +65,7 @@ def test_results_are_the_same_whatever_the_shard_count(optimizer: str) -> None:
     assert np.array_equal(one, three)
 
 
-def test_first_weights_are_the_same_whatever_the_shard_count() -> None:
+def test_a19_first_weights_are_the_same_whatever_the_shard_count() -> None:
     """First weights depend on seed, table and key only, and no two of 10,000 are alike (A19)."""
     keys = np.arange(10_000)
     blocks = []

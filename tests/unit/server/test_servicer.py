@@ -168,7 +168,7 @@ def test_pull_is_refused_when_its_reply_would_be_too_large(servicer: Servicer) -
     assert stats(servicer).tables[1].rows == 0
 
 
-def test_stats_are_answered_while_the_owner_thread_is_busy(servicer: Servicer) -> None:
+def test_b9_stats_are_answered_while_the_owner_thread_is_busy(servicer: Servicer) -> None:
     """Stats do not wait for the owner thread, and tell what waits for it (B9)."""
     began, free = threading.Event(), threading.Event()
 

@@ -30,7 +30,7 @@ def test_each_distinct_key_is_pushed_once_with_its_sum(client: pserver.Client) -
     assert counts(client)["keys_pushed"] == 2
 
 
-def test_zero_gradient_is_a_push(client: pserver.Client) -> None:
+def test_a14_zero_gradient_is_a_push(client: pserver.Client) -> None:
     """A key whose gradient is exactly 0 is pushed: adam's moments decay and move it (A14)."""
     lr, beta1, beta2 = 0.5, 0.5, 0.75
     module = bag(client, optimizer=f"adam:lr={lr},beta1={beta1},beta2={beta2},eps=1e-12")
@@ -180,7 +180,7 @@ def test_failed_push_is_raised_by_a_later_backward(client: pserver.Client) -> No
 
 
 @pytest.mark.parametrize("way", ["eval", "no_grad", "inference_mode"])
-def test_evaluation_changes_nothing(client: pserver.Client, way: str) -> None:
+def test_a7_evaluation_changes_nothing(client: pserver.Client, way: str) -> None:
     """Rows, bytes and version stay when half of 20,000 keys were never seen (C2, A7)."""
     module = bag(client, dim=4, initializer="uniform:low=-1,high=1", optimizer="adagrad")
     seen, unseen = np.arange(10_000), np.arange(10_000, 20_000)

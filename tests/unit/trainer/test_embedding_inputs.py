@@ -43,7 +43,7 @@ def module(client: pserver.Client) -> EmbeddingBag:
         np.array([[3, 1, 2]], order="F")[0],
     ],
 )
-def test_keys_of_any_kind_are_taken_by_value(module: EmbeddingBag, keys: KeysLike) -> None:
+def test_g1_keys_of_any_kind_are_taken_by_value(module: EmbeddingBag, keys: KeysLike) -> None:
     """Integers of each width, whole floats, strided and reversed memory mean the same keys (G1)."""
     assert module(keys).flatten().tolist() == [4.0, 1.0, 2.0]
 
@@ -75,7 +75,7 @@ def test_signed_and_unsigned_keys_are_one_space(module: EmbeddingBag, keys: Keys
         (np.array(["a"]), "keys must be integers, got <U1 .*'a'"),
     ],
 )
-def test_keys_that_are_no_integers_are_refused(
+def test_g1_keys_that_are_no_integers_are_refused(
     client: pserver.Client, module: EmbeddingBag, keys: KeysLike, fact: str
 ) -> None:
     """Fractions, NaN, floats too large to be exact, bool and text are named, with the table (G1)."""
@@ -111,7 +111,7 @@ def test_offsets_of_any_integer_kind_are_taken(client: pserver.Client, kind: tor
         ([False, True], "offsets must be (bags,) integers, got (2,) bool"),
     ],
 )
-def test_offsets_that_do_not_fit_are_named(
+def test_a17_offsets_that_do_not_fit_are_named(
     client: pserver.Client, begins: list[float], fact: str
 ) -> None:
     """Offsets that begin late, fall, go beyond the keys or are no integers name the bag (A17)."""

@@ -78,7 +78,7 @@ def torch_losses(rule: str, pooling: str, *, sparse: bool) -> tuple[list[float],
 @pytest.mark.parametrize("num_shards", [1, 2, 3])
 @pytest.mark.parametrize("pooling", ["sum", "mean"])
 @pytest.mark.parametrize("rule", ["sgd:lr=0.5", "adagrad:lr=0.1,eps=1e-10"])
-def test_losses_equal_torchs_for_fifty_steps(rule: str, pooling: str, num_shards: int) -> None:
+def test_a12_losses_equal_torchs_for_fifty_steps(rule: str, pooling: str, num_shards: int) -> None:
     """Losses are those of torch's module, sparse or dense, on any number of shards (A12)."""
     expected, weights = torch_losses(rule, pooling, sparse=True)
     others, _ = torch_losses(rule, pooling, sparse=False)
@@ -98,7 +98,7 @@ def test_losses_equal_torchs_for_fifty_steps(rule: str, pooling: str, num_shards
 
 @pytest.mark.parametrize("num_shards", [1, 2])
 @pytest.mark.parametrize("rule", RULES)
-def test_repeated_keys_equal_torch(rule: str, num_shards: int) -> None:
+def test_a3_repeated_keys_equal_torch(rule: str, num_shards: int) -> None:
     """Keys 7, 7, 7, 9 with gradients 1, 2, 3, 10 step as torch's summed gradients do (A3)."""
     grads = torch.tensor([[1.0], [2.0], [3.0], [10.0]])
     weight = nn.Parameter(torch.tensor([[1.0], [2.0]]))

@@ -337,7 +337,7 @@ def test_losses_are_the_same_in_each_run_for_any_prefetch(prefetch: int) -> None
 # --- ragged bags --------------------------------------------------------------------------------
 
 
-def test_ragged_samples_train(client: pserver.Client) -> None:
+def test_g2_ragged_samples_train(client: pserver.Client) -> None:
     """A batch whose slots have no, one or several keys pulls and pushes each of them once (G2)."""
     ragged = Batch(
         keys=np.array([1, 2, 2, 3], np.uint64),

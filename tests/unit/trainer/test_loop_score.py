@@ -15,7 +15,7 @@ from trainer.loop import score, train
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-def test_scoring_changes_nothing(client: pserver.Client, is_training: bool) -> None:
+def test_c2_scoring_changes_nothing(client: pserver.Client, is_training: bool) -> None:
     """Unseen keys get no row, nothing is pushed, and the model's mode is what it was (C2)."""
     model = ctr_model(client)
     train(model, numbered(5), optimizer=frozen(model))

@@ -82,7 +82,7 @@ def test_none_equals_torchs_index(bags: list[list[int]], dim: int, seed: int) ->
 
 @pytest.mark.parametrize("pooling", ["sum", "mean"])
 @pytest.mark.parametrize("bags", A15)
-def test_empty_bags_pool_to_zeros(bags: list[list[int]], pooling: Pooling) -> None:
+def test_a15_empty_bags_pool_to_zeros(bags: list[list[int]], pooling: Pooling) -> None:
     """An empty bag first, in the middle, last or alone gives zeros and finite gradients (A15)."""
     rows = some_rows(1, 3)
 
