@@ -11,6 +11,7 @@ import pytest
 import pserver
 from tests.integration.families import NONE, make, rows_of, train
 from tests.integration.killed import WAIT_S, Killed, until
+from tests.unit.table.test_optimizer_curve import LOSSES, ROWS, curve
 
 pytestmark = pytest.mark.integration
 
@@ -106,6 +107,24 @@ def test_sync_run_is_the_same_to_the_bit_when_its_server_is_killed(
 ) -> None:
     """Rows and state of every optimizer family are those of an undisturbed run after some kills."""
     check_kills(tmp_path, kills)
+
+
+@pytest.mark.skipif(not ROWS.exists(), reason="the data lies outside the repository")
+def test_the_curve_of_difacto_goes_on_when_its_server_is_killed_and_restored(
+    tmp_path: Path,
+) -> None:
+    """difacto-ftrl-20 with a kill before the 6th and the 13th update: the same 20 losses."""
+    with Killed(tmp_path) as server:
+
+        def kill_at(number: int) -> None:
+            if number in (5, 12):
+                server.kill()
+
+        with pserver.connect(server.endpoint, settings=CLIENT, connect_s=WAIT_S) as client:
+            losses = curve(client, kill_at)
+
+    assert server.kills == 2
+    np.testing.assert_allclose(losses, LOSSES, rtol=0, atol=5e-5)
 
 
 @pytest.mark.long

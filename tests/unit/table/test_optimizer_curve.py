@@ -1,5 +1,6 @@
 """FTRL end to end against dmlc/difacto: a loss curve of logistic regression on real rows."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,24 +33,30 @@ def read() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return np.array(labels), np.array(rows), np.array(keys, np.uint64), np.array(values)
 
 
+def curve(client: pserver.Client, before: Callable[[int], object] = lambda _: None) -> list[float]:
+    """Return the losses of 20 updates; ``before`` is called with the number of each."""
+    labels, rows, occurrences, values = read()
+    keys, inverse = np.unique(occurrences, return_inverse=True)
+    losses = []
+    client.create_table(pserver.TableSpec(name="w", dim=1, optimizer=RULE, initializer="zeros"))
+    for number in range(len(LOSSES)):
+        before(number)
+        weights = client.pull("w", keys)[:, 0].astype(np.float64)
+        scores = np.bincount(rows, weights[inverse] * values, labels.size)
+        losses.append(float(np.logaddexp(0.0, -labels * scores).sum()))
+        slopes = -labels / (1.0 + np.exp(labels * scores))
+        grads = np.bincount(inverse, slopes[rows] * values, keys.size)
+        client.push("w", keys, grads[:, None].astype(np.float32))
+    return losses
+
+
 # Without the compiler, integers that wrap around in a shard's thread would warn.
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.skipif(not ROWS.exists(), reason="the data lies outside the repository")
 @pytest.mark.parametrize("num_shards", [1, 2, 3])
 def test_twenty_losses_are_those_of_difacto_when_ftrl_runs_on_shards(num_shards: int) -> None:
     """difacto-ftrl-20: one batch of all rows, pulled and pushed 20 times: 20 losses to 5e-5."""
-    labels, rows, occurrences, values = read()
-    keys, inverse = np.unique(occurrences, return_inverse=True)
-    losses = []
-
     with pserver.embedded(num_shards) as client:
-        client.create_table(pserver.TableSpec(name="w", dim=1, optimizer=RULE, initializer="zeros"))
-        for _ in LOSSES:
-            weights = client.pull("w", keys)[:, 0].astype(np.float64)
-            scores = np.bincount(rows, weights[inverse] * values, labels.size)
-            losses.append(np.logaddexp(0.0, -labels * scores).sum())
-            slopes = -labels / (1.0 + np.exp(labels * scores))
-            grads = np.bincount(inverse, slopes[rows] * values, keys.size)
-            client.push("w", keys, grads[:, None].astype(np.float32))
+        losses = curve(client)
 
     np.testing.assert_allclose(losses, LOSSES, rtol=0, atol=5e-5)
