@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore, PrefixStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from collective.errors import GroupError, no_module
 from collective.group import Group
@@ -136,6 +136,20 @@ def own_part(tensor: Tensor) -> Tensor:
 def whole(tensor: Tensor) -> Tensor:
     """Return all of a tensor. Every rank calls it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def fill(tensor: Tensor, value: Tensor) -> None:
+    """Write into a tensor what is this rank's of the whole. Every rank calls it, with the same values.
+
+    Args:
+        tensor: written; sharded or not.
+        value: all of it.
+    """
+    if isinstance(tensor, DTensor):
+        mesh = tensor.device_mesh
+        value = distribute_tensor(value.to(mesh.device_type), mesh, tensor.placements)
+    with torch.no_grad():
+        own_part(tensor).copy_(own_part(value))
 
 
 def _device_mesh(options: FullOptions) -> DeviceMesh:

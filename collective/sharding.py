@@ -30,7 +30,7 @@ Source:
     Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -102,6 +102,7 @@ class ShardedOptimizer:
         self._group = group
         self._replicas = alone() if replicas is None else replicas
         self._stage = stage
+        self._names = [name for name, _ in wanted]
         self._parameters = [parameter for _, parameter in wanted]
         count = sum(parameter.numel() for parameter in self._parameters)
         self._flat = torch.empty(count)
@@ -208,6 +209,47 @@ class ShardedOptimizer:
             "gradients": _num_bytes(grads),
             "state": _num_bytes(state),
         }
+
+    def gather_state(self) -> dict[str, dict[str, Tensor]]:
+        """Return the optimizer's state by parameter and key, as of one that is not shared. All ranks call it.
+
+        Raises:
+            MissingRanksError: a rank did not come.
+        """
+        found: dict[str, dict[str, Tensor]] = {name: {} for name in self._names}
+        for key, value in self.optimizer.state[self._chunk].items():
+            parts = [value.clone() for _ in self._names]
+            if value.dim():
+                flat = torch.zeros(self._flat.numel(), dtype=value.dtype)
+                flat[own_chunk(flat.numel(), self._group)] = value
+                all_gather(flat, self._group, wire=flat.dtype, what=f"gathering {key}")
+                parts = self._parts(flat)
+            for name, parameter, part in zip(self._names, self._parameters, parts, strict=True):
+                found[name][key] = part.view(parameter.shape).clone() if value.dim() else part
+        return found
+
+    def take_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take what ``gather_state`` returned, on whatever number of ranks. Every rank gets all of it.
+
+        Raises:
+            TensorError: a parameter's state is missing, or has another shape.
+        """
+        missing = [name for name in self._names if name not in state]
+        if missing:
+            raise TensorError(f"optimizer state lacks {missing[0]}; it is of another model")
+        own = own_chunk(self._flat.numel(), self._group)
+        for key in state[self._names[0]] if self._names else ():
+            values = [state[name][key] for name in self._names]
+            if not values[0].dim() and self._parameters[0].dim():
+                self.optimizer.state[self._chunk][key] = values[0].clone()
+                continue
+            for name, parameter, value in zip(self._names, self._parameters, values, strict=True):
+                if value.shape != parameter.shape:
+                    raise TensorError(
+                        f"{key} of {name} has shape {list(value.shape)}, must be {list(parameter.shape)}"
+                    )
+            flat = torch.cat([value.reshape(-1) for value in values])
+            self.optimizer.state[self._chunk][key] = flat[own].clone()
 
     def _weighed(self, weight: float) -> Tensor:
         """Return weight · gradients as one tensor. In stage 2 each is given back as it is read."""

@@ -26,7 +26,9 @@ from trainer.dense.split import SplitDense
 from trainer.dense.state import export_dense, load_dense
 from trainer.loop import CtrModel, DenseStep
 from trainer.modes import Mode
+from trainer.modes.dense_ranks import DenseOverRanks
 from trainer.modes.grouped import GroupMode
+from trainer.modes.synchronous import SyncMode
 from trainer.settings.every import Every, every_of
 from trainer.settings.split import share_of
 
@@ -71,12 +73,22 @@ class RunCheckpoints:
     _resumed: dict[str, int] = field(default_factory=dict)  # positions of all trainers, by id
 
     def __post_init__(self) -> None:
-        """Let one trainer save for all."""
-        every = self.settings.checkpoint_every
-        if every is not None and (self.settings.trainer_id or 0) == SAVER:
-            self._every = every_of(every)
-        if every is not None and isinstance(self.mode, GroupMode):
+        """Let one trainer save for all; others take part where it has not all of the dense part."""
+        given = self.settings.checkpoint_every
+        if given is None:
+            return
+        every, optimizer = every_of(given), self.optimizer
+        gathers = isinstance(optimizer, DenseOverRanks | SplitDense) and optimizer.gathers_together
+        if self._is_saver or gathers:
+            self._every = every
+        if gathers and isinstance(optimizer, DenseOverRanks):
+            optimizer.saves = every
+        if isinstance(self.mode, GroupMode):
             self.mode.is_in_order = True
+
+    @property
+    def _is_saver(self) -> bool:
+        return (self.settings.trainer_id or 0) == SAVER
 
     def after_step(self, step: int) -> None:
         """Save if it is time: training goes on as soon as the cut is marked.
@@ -94,6 +106,9 @@ class RunCheckpoints:
             step=self.steps_before + step, seconds=seconds
         ):
             return
+        if not self._is_saver:
+            self._gather()
+            return
         self.finish()
         self.mode.flush()
         facts = {
@@ -104,7 +119,9 @@ class RunCheckpoints:
             "resumed": self._resumed,
         }
         self._saving = self.mode.client.checkpoints.begin_save(
-            trainers={str(SAVER): facts}, files={_FILE: self._encode()}
+            trainers={str(SAVER): facts},
+            files={_FILE: self._encode()},
+            round_number=_next_round(self.mode),
         )
         self._saved_s = time.monotonic()
 
@@ -173,20 +190,28 @@ class RunCheckpoints:
         if self.model.precision.scale is not None:
             numbers = self.model.precision.scale.export()
             tensors["loss_scale"] = torch.tensor(numbers, dtype=torch.float64)
-        if isinstance(self.optimizer, SplitDense):
-            tensors |= self.optimizer.gather_state()
-        elif isinstance(self.optimizer, optim.Optimizer):
-            tensors |= export_dense(self.model.dense, self.optimizer)
-        return save(tensors)
+        return save(tensors | self._gather())
+
+    def _gather(self) -> dict[str, torch.Tensor]:
+        """Return the dense part, with the other trainers where they have some of it; nothing if servers do."""
+        if isinstance(self.optimizer, DenseOverRanks | SplitDense):
+            return self.optimizer.gather_state()
+        if isinstance(self.optimizer, optim.Optimizer):
+            return export_dense(self.model.dense, self.optimizer)
+        return {}
 
     def _decode(self, data: bytes) -> None:
         """Take the trainer's part."""
         tensors = load(data)
-        torch.set_rng_state(tensors.pop("random"))
+        random = tensors.pop("random")
+        if (
+            self._is_saver
+        ):  # whose it is: trainers that draw the same numbers would drop the same units
+            torch.set_rng_state(random)
         scale, numbers = self.model.precision.scale, tensors.pop("loss_scale", None)
         if scale is not None and numbers is not None:
             scale.load(numbers.tolist())
-        if isinstance(self.optimizer, SplitDense):
+        if isinstance(self.optimizer, DenseOverRanks | SplitDense):
             self.optimizer.resume(self.steps_before, tensors)
         elif isinstance(self.optimizer, optim.Optimizer):
             load_dense(self.model.dense, self.optimizer, tensors)
@@ -195,6 +220,11 @@ class RunCheckpoints:
 def _facts(settings: RunSettings) -> dict[str, Any]:
     """Return what a resumed run must have in common with the one that saved."""
     return {name: getattr(settings, name) for name in _SAME}
+
+
+def _next_round(mode: Mode) -> int:
+    """Return the round that comes next, and is the first that a save must not have; 0 without rounds."""
+    return mode.round if isinstance(mode, SyncMode) else 0
 
 
 def _first_round(mode: Mode) -> int:

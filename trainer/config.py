@@ -14,6 +14,7 @@ from pserver import AccessSettings, ClientSettings, Settings
 from trainer.settings.computing import ComputingSettings, refuse_idle_computing
 from trainer.settings.every import every_of
 from trainer.settings.model_name import checked_model
+from trainer.settings.saves import refuse_saves
 from trainer.settings.shown import ShownSettings
 from trainer.settings.split import SplitSettings, is_split, refuse_idle
 from trainer.strategy import Strategy
@@ -271,7 +272,7 @@ class RunSettings(
                 raise ValueError(f"{name} has no effect when {other} is given; leave one out")
         if self.storage_dir is not None and self.storage == "memory":
             raise ValueError("storage_dir has no effect unless storage is file")
-        self._check_checkpoints()
+        refuse_saves(self)
         self._check_restarts()
         if self.trainer_id is not None and self.trainer_id >= self.trainers:
             raise ValueError(
@@ -310,11 +311,6 @@ class RunSettings(
         """Refuse numbers of trainers that cannot average, and a trainer that knows no meeting place."""
         if self.dense != "allreduce":
             return self
-        if self.checkpoint_every is not None or self.resume:
-            raise ValueError(
-                "checkpoint_every and resume need the dense part of one trainer or of the servers, and "
-                "dense is allreduce: rows and averages of one step would be of two; use dense pserver"
-            )
         nodes_of = self.inter_nranks
         if nodes_of is not None and self.trainers % nodes_of:
             raise ValueError(
@@ -338,26 +334,6 @@ class RunSettings(
             raise ValueError(
                 "on_restart go_on needs data_mode static: who has which leased range is on shard 0 and "
                 "would be lost with it; servers with --journal lose nothing"
-            )
-
-    def _check_checkpoints(self) -> None:
-        """Refuse checkpoints of runs whose position cannot be told, or that have nowhere to lie."""
-        if self.checkpoint_every is None and not self.resume:
-            if self.checkpoint_dir is not None:
-                raise ValueError("checkpoint_dir has no effect without checkpoint_every or resume")
-            return
-        if self.ps is None and self.checkpoint_dir is None:
-            raise ValueError("checkpoint_every and resume need checkpoint_dir, or servers with one")
-        if self.data_mode == "dynamic":
-            raise ValueError(
-                "checkpoint_every and resume need data_mode static: who has which leased range is in "
-                "no checkpoint"
-            )
-        if self.mode == "geo":
-            raise ValueError(
-                "checkpoint_every and resume need mode sync, async or half_async: in geo a trainer's "
-                "own rows and their optimizer state are in no checkpoint; `pserver checkpoint save` "
-                "saves the tables of any run"
             )
 
     @property

@@ -108,15 +108,25 @@ class Checkpoints:
         mode: str = "full",
         trainers: Mapping[str, dict[str, Any]] | None = None,
         files: Mapping[str, bytes] | None = None,
+        round_number: int = 0,
     ) -> Saving:
         """Mark the instant of a save, and let the shards bring it to its end by themselves.
 
-        They do so whether this client stays or not; embedded shards end with their client. Arguments
+        They do so whether this client stays or not; embedded shards end with their client. Other arguments
         and errors are those of ``save``; what fails later, ``Saving`` tells.
+
+        Args:
+            mode: as of ``save``.
+            trainers: as of ``save``.
+            files: as of ``save``.
+            round_number: of a sync group: the first round that is not to be in, whose part of this trainer
+                has not left; the save waits for the other trainers' parts of the rounds before. 0: any.
         """
         self.flush()
         steps = Steps(self.shards, self.ask, secrets.token_hex(8))
-        return steps.begin(mode, trainers=trainers or {}, files=files or {})
+        return steps.begin(
+            mode, trainers=trainers or {}, files=files or {}, round_number=round_number
+        )
 
     def last_save(self) -> Saving | None:
         """Return the save that is under way, or was the last, whoever's it is; None if there was none."""

@@ -176,13 +176,25 @@ class Steps:
     save_id: str
 
     def begin(
-        self, mode: str, *, trainers: Mapping[str, dict[str, Any]], files: Mapping[str, bytes]
+        self,
+        mode: str,
+        *,
+        trainers: Mapping[str, dict[str, Any]],
+        files: Mapping[str, bytes],
+        round_number: int = 0,
     ) -> Saving:
         """Take a save as far as it needs a client; see ``Checkpoints.begin_save``."""
         begin_s = time.monotonic()
         try:
+            if round_number:
+                self.all("wait", marks=pb.GroupMarks(round=round_number))
             first = self._begin(mode)
             marks = self._align()
+            if round_number and marks.round != round_number:
+                raise CheckpointError(
+                    f"save: round {round_number} was to be the first that is not in it, and round "
+                    f"{marks.round} is open; are rounds of another trainer's steps? Nothing was saved"
+                )
             self.all("cut", epoch=max(reply.epoch for reply in first), marks=marks)
             for name, data in files.items():
                 self._put(name, data)
@@ -237,7 +249,7 @@ class Steps:
         """Hold writes back on all shards, then let through what some of them have already, or began.
 
         Returns:
-            How far each trainer of a group is on all shards then; nothing of one shard.
+            How far each trainer of a group is on all shards then; of one shard the round alone.
         """
         held = [reply.marks for reply in self.all("hold")]
         furthest: dict[bytes, int] = {}
@@ -250,7 +262,7 @@ class Steps:
         # That all are equally far is not enough: a push that every shard has begun is whole on none.
         if marks.trainers or any(marks != other for other in held):
             self.all("align", marks=marks)
-        return marks if len(self.shards) > 1 else pb.GroupMarks()
+        return marks if len(self.shards) > 1 else pb.GroupMarks(round=marks.round)
 
     def _put(self, name: str, data: bytes) -> None:
         """Send a trainer's file to shard 0."""

@@ -16,7 +16,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pserver.errors import CheckpointError
+from pserver.config import HOLD_S
+from pserver.errors import CheckpointError, NotYetError
 from pserver.server.gate import HOLD_S_MAX
 from pserver.server.members import Member, Members
 from pserver.server.rounds import Rounds
@@ -114,6 +115,20 @@ class Align:
                 f"{self._rounds.open} is open on this shard: a trainer went meanwhile. Nothing was "
                 "saved; try again"
             )
+
+    async def until_round(self, round_number: int) -> None:
+        """Wait until the rounds before one are applied here.
+
+        Raises:
+            NotYetError: they were not within ``HOLD_S``; nothing was changed.
+        """
+        until = asyncio.get_running_loop().time() + HOLD_S
+        while True:
+            seen = self._progress.count
+            if self.is_reached(Marks(round_number, {})):
+                return
+            if not await self._progress.after(seen, until=until):
+                raise NotYetError(f"round {self._rounds.open} is not whole on this shard")
 
     def is_reached(self, limit: Marks) -> bool:
         """Return whether this shard has all that is below a limit."""

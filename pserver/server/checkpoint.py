@@ -91,6 +91,7 @@ class Saves:
                 f"save: shard {self._shard.shard} is another incarnation than the client connected to"
             )
         steps = {
+            "wait": self._on_wait,
             "begin": self._on_begin,
             "hold": self._on_hold,
             "align": self._on_align,
@@ -121,6 +122,10 @@ class Saves:
         return {Own.MARKS: lambda body: replay(self._shard.registry, body)}
 
     # --- the steps of a save ------------------------------------------------------------------
+
+    async def _on_wait(self, request: pb.SaveRequest, _: int) -> None:
+        """Wait for rounds that the cut is to have, before anything is held back."""
+        await self._align.until_round(request.marks.round)
 
     async def _on_begin(self, request: pb.SaveRequest, _: int) -> None:
         """Choose or find the version's place."""

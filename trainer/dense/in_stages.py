@@ -36,7 +36,7 @@ from trainer.dense.stage_steps import StageSteps
 from trainer.job.meet import meet
 from trainer.modes.base import Mode
 from trainer.settings.computing import layer_names, sharding_degree
-from trainer.settings.split import BY_MODEL, cut_names, micro_batches
+from trainer.settings.split import BY_MODEL, cut_names, micro_batches, share_of
 
 
 class DenseInStages(SplitDense):
@@ -96,6 +96,8 @@ class DenseInStages(SplitDense):
         )
         self._own = dict(self._pipeline.named_parameters())
         self.steps = StageSteps(self._own, self._mesh, settings=settings)
+        self.gathers_together = self.steps.is_shared
+        self._is_saved = share_of(settings)[0] == 0  # one pipeline's part is all there is to save
         self._clip_norm = settings.clip_norm
         self._rule = settings.dense_optimizer
         self._gathered = 0
@@ -181,24 +183,20 @@ class DenseInStages(SplitDense):
     def gather_state(self) -> dict[str, Tensor]:
         self._gathered += 1
         self._pipeline.queue.tell(-self._gathered, [])  # hears of it if another one failed
+        own = self.steps.gather_state()
+        if not self._is_saved:
+            return {}
         weights = stage_state.gather(self.whole, self._parts(), self._talk)
-        state = stage_state.gather_optimizer(
-            self.whole, self._own, self.steps.optimizer, rule=self._rule, group=self._talk
-        )
+        state = stage_state.gather_optimizer(self.whole, own, rule=self._rule, group=self._talk)
         return {f"dense.{name}": value for name, value in weights.items()} | state
 
     @override
     def resume(self, steps: int = -1, tensors: Mapping[str, Tensor] | None = None) -> int:
         told = self._pipeline.queue.tell(0, [float(steps)])
-        stage_state.spread(
-            tensors,
-            self.whole,
-            self.steps.optimizer,
-            own=self._own,
-            rule=self._rule,
-            group=self._talk,
-        )
-        return int(max(number for (number,) in told))
+        steps = int(max(number for (number,) in told))
+        state = stage_state.spread(tensors, self.whole, rule=self._rule, group=self._talk)
+        self.steps.resume(steps, state)
+        return steps
 
     def _parts(self) -> dict[str, Tensor]:
         """Return parameters and buffers of this trainer's stages by name."""

@@ -18,7 +18,12 @@ class SplitDense(nn.Module, ABC):
     """A dense module that is stepped with others, used like an optimizer too. A context.
 
     Its end is told to the others: that it is a good one, or why it is not.
+
+    Attributes:
+        gathers_together: whether every trainer calls ``gather_state`` for a save, after the same step.
     """
+
+    gathers_together = False
 
     def __enter__(self) -> "SplitDense":
         """Begin."""

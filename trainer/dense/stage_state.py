@@ -38,8 +38,7 @@ def gather(whole: nn.Module, own: Mapping[str, Tensor], group: Group) -> dict[st
 
 def gather_optimizer(
     whole: nn.Module,
-    own: Mapping[str, Tensor],
-    optimizer: torch.optim.Optimizer | None,
+    own: Mapping[str, Mapping[str, Tensor]],
     *,
     rule: str,
     group: Group,
@@ -48,8 +47,7 @@ def gather_optimizer(
 
     Args:
         whole: the module.
-        own: parameters of this trainer's stages.
-        optimizer: of these; None: there are none.
+        own: state of this trainer's stages, by parameter and key.
         rule: that all trainers' optimizers follow.
         group: of the pipeline.
 
@@ -59,7 +57,7 @@ def gather_optimizer(
     keys = _state_keys(rule)
     found = {}
     for index, (name, parameter) in enumerate(whole.named_parameters()):
-        state = optimizer.state[own[name]] if name in own and optimizer is not None else {}
+        state = own.get(name, {})
         for key, is_array in keys.items():
             like = parameter if is_array else torch.zeros(())
             what = f"gathering {key} of {name!r}"
@@ -71,22 +69,21 @@ def gather_optimizer(
 def spread(
     tensors: Mapping[str, Tensor] | None,
     whole: nn.Module,
-    optimizer: torch.optim.Optimizer | None,
     *,
-    own: Mapping[str, Tensor],
     rule: str,
     group: Group,
-) -> None:
+) -> dict[str, dict[str, Tensor]]:
     """Give all trainers of a pipeline what was saved. All of them call it.
 
     Args:
         tensors: what ``gather`` and ``gather_optimizer`` returned, as ``dense.NAME`` and ``optimizer.INDEX.KEY``; None:
             another trainer has them.
         whole: the module; written.
-        optimizer: of this trainer's stages; written.
-        own: parameters of this trainer's stages.
         rule: that the optimizers follow.
         group: of the pipeline.
+
+    Returns:
+        The optimizers' state, by parameter and key.
 
     Raises:
         collective.MissingRanksError: a trainer did not come.
@@ -97,14 +94,14 @@ def spread(
             what = f"giving {name!r}"
             value.copy_(_sum_of(given.get(f"dense.{name}"), like=value, group=group, what=what))
     keys = _state_keys(rule)
+    state: dict[str, dict[str, Tensor]] = {}
     for index, (name, parameter) in enumerate(whole.named_parameters()):
+        state[name] = {}
         for key, is_array in keys.items():
             like = parameter if is_array else torch.zeros(())
             label, what = f"optimizer.{index}.{key}", f"giving {key} of {name!r}"
-            value = _sum_of(given.get(label), like=like, group=group, what=what)
-            if name in own and optimizer is not None:
-                device = parameter.device if is_array else value.device
-                optimizer.state[own[name]][key] = value.to(device)
+            state[name][key] = _sum_of(given.get(label), like=like, group=group, what=what)
+    return state
 
 
 def _named(whole: nn.Module) -> dict[str, Tensor]:

@@ -22,6 +22,7 @@ from collective.watch import MeshWatch
 from trainer.config import RunSettings
 from trainer.dense.module import held_bytes, make_dense_optimizer
 from trainer.settings.computing import sharding_degree
+from trainer.settings.every import every_of
 
 
 class StageSteps:
@@ -48,6 +49,10 @@ class StageSteps:
         self._optimizer: torch.optim.Optimizer | None = None
         self._copies = mesh.data.world_size // sharding_degree(settings)
         self._clip_norm = settings.clip_norm
+        self._saves = None
+        if settings.checkpoint_every is not None and settings.sharding_stage is not None:
+            self._saves = every_of(settings.checkpoint_every)
+        self._count = 0  # steps of the run
         every = settings.check_every
         self._watch = MeshWatch(own.items(), mesh, every=every) if every else None
         if not own:  # a stage may have no weights
@@ -73,9 +78,39 @@ class StageSteps:
             raise pserver.ConfigError(f"--sharding-stage: {error}; use --device cpu") from error
 
     @property
-    def optimizer(self) -> torch.optim.Optimizer | None:
-        """Return what steps this trainer's weights, or its part of them; None: it has none."""
-        return self._optimizer if self._sharded is None else self._sharded.optimizer
+    def is_shared(self) -> bool:
+        """Return whether trainers of several pipelines have parts of one optimizer."""
+        return self._sharded is not None
+
+    def gather_state(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Return the optimizer's state by parameter and key. If it is shared, all that share it call this.
+
+        Raises:
+            collective.MissingRanksError: a trainer did not come.
+        """
+        if self._sharded is not None:
+            return self._sharded.gather_state()
+        if self._optimizer is None:
+            return {}
+        return {name: dict(self._optimizer.state[own]) for name, own in self._own.items()}
+
+    def resume(self, steps: int, state: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        """Take what ``gather_state`` returned, before the first step.
+
+        Args:
+            steps: of the run that it is of.
+            state: by parameter and key, of all stages.
+        """
+        self._count = steps
+        if self._sharded is not None:
+            self._sharded.take_state(state)
+        elif self._optimizer is not None:
+            for name, own in self._own.items():
+                values = state[name]
+                self._optimizer.state[own] = {
+                    key: value.to(own.device) if value.dim() else value
+                    for key, value in values.items()
+                }
 
     def zero_grad(self) -> None:
         """Forget the gradients of the step before."""
@@ -140,6 +175,7 @@ class StageSteps:
             self._optimizer.step()
         if self._watch is not None:
             self._watch.step(loss, float(samples))
+        self._count += 1
 
     def take_part(self) -> None:
         """Take part in the steps of other pipelines, until all are through, and compare the parameters."""
@@ -148,6 +184,8 @@ class StageSteps:
                 self.cut(self.squares(0.0, 0) ** 0.5)
             self.step(0.0, 0)
             self.zero_grad()
+            if self._saves is not None and self._saves.is_due(step=self._count, seconds=0.0):
+                self.gather_state()  # of which another pipeline's save needs this trainer's part
         if self._reducer is not None:
             self._reducer.close()
         check_same(self._own.items(), self._mesh.data, what="the end of training")

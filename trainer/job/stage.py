@@ -14,7 +14,7 @@ import torch
 
 from trainer.config import RunSettings
 from trainer.data import behind, choose_data, passes, share
-from trainer.dense.in_stages import example_of, make_dense_in_stages
+from trainer.dense.in_stages import DenseInStages, example_of, make_dense_in_stages
 from trainer.dense.kept import Taken
 from trainer.dense.module import make_dense_module
 from trainer.job.part import PartTrained, part_summary
@@ -22,7 +22,7 @@ from trainer.job.progress import ProgressView, Tell, tell_user
 from trainer.job.summary import Summary
 from trainer.loop import StepReport
 from trainer.metrics import metrics_page
-from trainer.settings.every import every_of
+from trainer.settings.every import Every, every_of
 from trainer.settings.split import share_of, stage_rank
 
 
@@ -49,7 +49,7 @@ def run_stage(
     begin, end = share(data.rows, *share_of(settings))
     trained, begin_s = PartTrained(), time.perf_counter()
     taken = Taken(None, stages.held_bytes)
-    every = None if settings.checkpoint_every is None else every_of(settings.checkpoint_every)
+    every = _saves(settings, stages)
     title = f"stage {stage_rank(settings)} of {settings.model}"
     with (
         metrics_page(settings, tell_user) as metrics,
@@ -86,3 +86,10 @@ def run_stage(
     trained.facts = stages.facts(seconds=trained.seconds) | taken.facts()
     trained.wait_share = trained.facts["stage_wait_share"]
     return part_summary(settings, trained, data=data.source, mode=settings.mode)
+
+
+def _saves(settings: RunSettings, stages: DenseInStages) -> Every | None:
+    """Return after which steps this trainer brings its part of a save; None: none is asked for."""
+    is_asked = share_of(settings)[0] == 0 or stages.gathers_together
+    given = settings.checkpoint_every
+    return every_of(given) if is_asked and given is not None else None

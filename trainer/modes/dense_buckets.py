@@ -8,15 +8,17 @@ What always holds: all trainers' optimizers step by the same bits. Owner: the tr
 
 import math
 import time
+from collections.abc import Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import override
 
 import pserver
 from collective import Group, GroupError, ParameterAverager, Reducer, Summer, plan_buckets
 from collective.precision import LossScale
 from trainer.dense.module import held_bytes, make_dense_optimizer
+from trainer.dense.state import export_dense, load_dense
 from trainer.modes.base import Mode
 from trainer.modes.dense_ranks import DenseOverRanks
 from trainer.strategy import Strategy
@@ -74,6 +76,14 @@ class InBuckets(DenseOverRanks):
     @override
     def held_bytes(self) -> dict[str, int]:
         return held_bytes(self._parameters, self._optimizer)
+
+    @override
+    def gather_state(self) -> dict[str, Tensor]:
+        return export_dense(self.trained, self._optimizer)  # every trainer has all of it
+
+    @override
+    def _take_state(self, tensors: Mapping[str, Tensor]) -> None:
+        load_dense(self.trained, self._optimizer, tensors)
 
 
 class AveragedGradients(InBuckets):

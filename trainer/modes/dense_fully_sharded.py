@@ -14,6 +14,7 @@ import contextlib
 import copy
 import math
 import time
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from collective import CollectiveError, Group, check_same
 from collective.full_sharding import (
     FullOptions,
     default_group,
+    fill,
     layers_of,
     own_part,
     shard_fully,
@@ -33,6 +35,7 @@ from collective.mesh import make_mesh
 from collective.precision import LossScale
 from trainer.config import RunSettings
 from trainer.dense.module import choose_device, held_bytes, make_dense_optimizer
+from trainer.dense.state import named_state, numbered_state
 from trainer.modes.base import Mode
 from trainer.modes.dense_ranks import DenseOverRanks
 from trainer.modes.dense_sharded import sum_of_squares
@@ -41,6 +44,8 @@ from trainer.settings.computing import sharding_degree
 
 class FullySharded(DenseOverRanks):
     """Parameters are gathered a layer at a time. Stage 3."""
+
+    gathers_together = True
 
     def __init__(
         self,
@@ -107,6 +112,32 @@ class FullySharded(DenseOverRanks):
                 place.copy_(whole(own))
 
     @override
+    def gather_state(self) -> dict[str, Tensor]:
+        weights = {f"dense.{name}": whole(value).cpu() for name, value in self._named().items()}
+        state = {
+            name: {key: whole(value).cpu() for key, value in self._optimizer.state[own].items()}
+            for name, own in self._module.named_parameters()
+        }
+        return weights | numbered_state(self._module, state)
+
+    @override
+    def _take_state(self, tensors: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, value in self._named().items():
+                fill(value, tensors[f"dense.{name}"])
+        state = named_state(self._module, tensors)
+        for name, own in self._module.named_parameters():
+            for key, value in sorted(
+                state[name].items()
+            ):  # in one order everywhere, since all fill
+                kept = torch.zeros_like(own) if value.shape == own.shape else value.clone()
+                fill(kept, value)
+                self._optimizer.state[own][key] = kept
+
+    def _named(self) -> dict[str, Tensor]:
+        return {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+
+    @override
     def begin(self, samples: int) -> None:
         self._samples = float(samples)
         self._weigh(goes_on=True)
@@ -132,6 +163,7 @@ class FullySharded(DenseOverRanks):
             self._compute_nothing()
             self._settle(self._parameters, self._squares)
             self.step()
+            self._gather_for_others()
 
     @override
     def _check_same(self, what: str) -> None:

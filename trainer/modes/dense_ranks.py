@@ -17,7 +17,7 @@ a hash of the parameters is compared every ``check_every`` averages and at the e
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from collective import Group, check_same, gather, give_from_first
 from collective.precision import LossScale
 from trainer.dense.module import scale_facts
 from trainer.modes.base import Mode
+from trainer.settings.every import Every
 
 
 class DenseOverRanks(ABC):
@@ -37,7 +38,11 @@ class DenseOverRanks(ABC):
         waited_s: seconds that the training thread waited for averages.
         is_made: whether the step is, whose gradients were averaged last: all of them were finite.
         trained: the module with all parameters, to be scored after ``finish``.
+        gathers_together: whether every trainer calls ``gather_state`` for a save, after the same average.
+        saves: after which steps of the run all gather, if they do.
     """
+
+    gathers_together = False
 
     def __init__(
         self,
@@ -83,6 +88,8 @@ class DenseOverRanks(ABC):
         self._loss = math.nan
         self._loss_spread: float | None = None
         self.waited_s = 0.0
+        self.saves: Every | None = None
+        self._steps_before = 0
 
     @property
     def loss_factor(self) -> float:
@@ -92,6 +99,24 @@ class DenseOverRanks(ABC):
     @abstractmethod
     def held_bytes(self) -> dict[str, int]:
         """Return the bytes that this trainer holds of parameters, gradients and optimizer state."""
+
+    @abstractmethod
+    def gather_state(self) -> dict[str, Tensor]:
+        """Return weights and optimizer state of the whole dense part, to be saved; see ``dense.state``.
+
+        Raises:
+            collective.MissingRanksError: a trainer did not come.
+        """
+
+    def resume(self, steps: int, tensors: Mapping[str, Tensor]) -> None:
+        """Take up what was saved, before the first step. Every trainer calls it.
+
+        Args:
+            steps: of the run that the version has.
+            tensors: what ``gather_state`` returned.
+        """
+        self._steps_before = steps
+        self._take_state(tensors)
 
     # --- a step, in this order ----------------------------------------------------------------
 
@@ -148,6 +173,10 @@ class DenseOverRanks(ABC):
         self._held.close()
 
     @abstractmethod
+    def _take_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take weights and optimizer state."""
+
+    @abstractmethod
     def _take_part(self) -> None:
         """Take part in the averages of the others, without a batch."""
 
@@ -178,6 +207,12 @@ class DenseOverRanks(ABC):
         known = losses[losses.isfinite()]
         if known.numel():
             self._loss_spread = float(known.max() - known.min())
+
+    def _gather_for_others(self) -> None:
+        """Gather if that is due after an average that this trainer had no batch for: another one saves."""
+        step = self._steps_before + self._averages
+        if self.saves is not None and self.saves.is_due(step=step, seconds=0.0):
+            self.gather_state()
 
     def _check_same(self, what: str) -> None:
         """Compare what all trainers have."""

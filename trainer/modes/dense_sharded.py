@@ -10,7 +10,7 @@ What always holds: parameters are those of the run without sharing. Owner: the t
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from collective.precision import LossScale
 from collective.sharding import ShardedOptimizer
 from trainer.config import RunSettings
 from trainer.dense.module import make_dense_optimizer
+from trainer.dense.state import named_state, numbered_state, take_weights, weights_of
 from trainer.modes.base import Mode
 from trainer.modes.dense_ranks import DenseOverRanks
 from trainer.settings.computing import sharding_degree
@@ -30,6 +31,8 @@ from trainer.settings.computing import sharding_degree
 
 class SharedOptimizer(DenseOverRanks):
     """Parameters in every trainer; each steps a chunk of them. Stages 1 and 2."""
+
+    gathers_together = True
 
     def __init__(
         self,
@@ -75,6 +78,16 @@ class SharedOptimizer(DenseOverRanks):
         return self._sharded.held_bytes()
 
     @override
+    def gather_state(self) -> dict[str, Tensor]:
+        state = self._sharded.gather_state()
+        return weights_of(self.trained) | numbered_state(self.trained, state)
+
+    @override
+    def _take_state(self, tensors: Mapping[str, Tensor]) -> None:
+        take_weights(self.trained, tensors)
+        self._sharded.take_state(named_state(self.trained, tensors))
+
+    @override
     def begin(self, samples: int) -> None:
         self._samples = float(samples)
 
@@ -97,6 +110,7 @@ class SharedOptimizer(DenseOverRanks):
         while self._average(goes_on=False):
             self._settle([self._sharded.chunk], self._squares)
             self.step()
+            self._gather_for_others()
 
     def _average(self, *, goes_on: bool) -> int:
         """Average; return how many trainers go on."""

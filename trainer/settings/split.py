@@ -14,7 +14,6 @@ from pydantic import Field
 
 from pserver import Settings, nearest
 from trainer.settings.computing import SCALING, SHARDING
-from trainer.settings.every import every_of
 from trainer.strategy import ALLREDUCE
 
 if TYPE_CHECKING:
@@ -262,7 +261,6 @@ def _refuse_stages(settings: "RunSettings") -> None:
         raise ValueError(
             f"cut must name {stages - 1} modules for {stages} stages, got {settings.cut!r}"
         )
-    _refuse_saves(settings, pipelines=trainers // ranks)
     if settings.data_mode == "dynamic":
         raise ValueError(
             "stages and data_mode dynamic deny each other: every trainer of a pipeline reads the same "
@@ -270,32 +268,10 @@ def _refuse_stages(settings: "RunSettings") -> None:
         )
 
 
-def _refuse_saves(settings: "RunSettings", *, pipelines: int) -> None:
-    """Refuse checkpoints of stages whose moment not all trainers know."""
-    if settings.checkpoint_every is None and not settings.resume:
-        return
-    if pipelines > 1:
-        raise ValueError(
-            "checkpoint_every and resume need one pipeline: with several, rows and averages of one step would "
-            f"be of two; give trainers {settings.trainers // pipelines}"
-        )
-    if settings.checkpoint_every is not None and every_of(settings.checkpoint_every).seconds:
-        raise ValueError(
-            "checkpoint_every must be steps with stages, where all trainers save after the same one, got "
-            f"{settings.checkpoint_every!r}"
-        )
-
-
 def _refuse_lacking(settings: "RunSettings") -> None:
     """Refuse a role that lacks what it needs, and numbers that do not fit."""
     if settings.role == "embed" and settings.next is None:
         raise ValueError("role embed needs next, the HOST:PORT,... of the trainers with role dense")
-    is_saved = settings.checkpoint_every is not None or settings.resume
-    if settings.role == "embed" and settings.trainers > 1 and is_saved:
-        raise ValueError(
-            "checkpoint_every and resume need one trainer with role embed: with several, rows and dense part of "
-            "one step would be of two; give trainers 1"
-        )
     if settings.role == "embed" and settings.data_mode == "dynamic":
         raise ValueError(
             "role embed and data_mode dynamic deny each other: a trainer that waits for the last ranges "

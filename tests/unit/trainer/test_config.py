@@ -102,10 +102,6 @@ def test_client_settings_are_handed_on() -> None:
             "inter_nranks must divide trainers, which is 3, got 2",
         ),
         (
-            {"dense": "allreduce", "ps": "h:1", "checkpoint_every": 5},
-            "checkpoint_every and resume need the dense part of one trainer or of the servers",
-        ),
-        (
             {"trainers": 2, "trainer_id": 0, "ps": "h:1", "dense": "allreduce"},
             "dense allreduce with trainer_id needs master",
         ),

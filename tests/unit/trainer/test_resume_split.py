@@ -119,30 +119,3 @@ def test_trainers_behind_the_first_hear_that_nothing_was_saved(
 
     with pytest.raises(pserver.CheckpointError, match="--resume: the servers began empty"):
         run_on(in_stages(path, 2, 2, resume=True), tmp_path / "cut", False)
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({"trainers": 4, "checkpoint_every": "5"}, "need one pipeline: .*; give trainers 2"),
-        ({"trainers": 2, "checkpoint_every": "5s"}, "must be steps with stages, .* got '5s'"),
-        (
-            {
-                "stages": 1,
-                "role": "embed",
-                "next": "here:1",
-                "trainers": 2,
-                "checkpoint_every": "5",
-            },
-            "need one trainer with role embed: .*; give trainers 1",
-        ),
-    ],
-)
-def test_saves_that_cannot_be_are_refused(values: dict[str, Any], text: str) -> None:
-    """The message says what to give."""
-    given = {"stages": 2, "checkpoint_dir": "c", **values}
-    if given["stages"] == 1:
-        del given["stages"]
-
-    with pytest.raises(pserver.ConfigError, match=text):
-        RunSettings.make(given, origins={})
