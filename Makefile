@@ -29,7 +29,7 @@ check:  ## format, lint, types, import contracts, tidiness, schema
 	ruff format --check . && ruff check . && mypy && lint-imports
 	$(PYTHON) -m pytest -q -n 0 tests/test_tidy.py && $(MAKE) --no-print-directory proto-check
 
-test:  ## all tests but the slow ones and those that need a GPU
+test:  ## all tests but the slow and long ones and those that need a GPU
 	$(PYTHON) -m pytest
 
 test-slow:  ## the slow ones (exit 5 means that there are none)
