@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.servers import Server, Start, servers, start_cluster
+from tests.integration.trainers import Trainer
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,3 +27,13 @@ def pair() -> Iterator[list[Server]]:
     """Return the two servers of a cluster that the tests of a module share and do not harm."""
     with servers() as starter:
         yield start_cluster(starter, 2, "--metrics-bind", "127.0.0.1:0")
+
+
+@pytest.fixture
+def trainers() -> Iterator[list[Trainer]]:
+    """Return a list; what is in it ends with the test."""
+    started: list[Trainer] = []
+    yield started
+    for trainer in started:
+        trainer.kill()
+        trainer.end()

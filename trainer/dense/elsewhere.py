@@ -39,17 +39,19 @@ class DenseElsewhere(SplitDense):
         waited_s: seconds that the training thread waited for the dense trainers.
     """
 
-    def __init__(self, sender: Sender, *, parts: int) -> None:
+    def __init__(self, sender: Sender, *, parts: int, is_first: bool) -> None:
         """Take the connections.
 
         Args:
             sender: closed with this.
             parts: micro-batches of a batch.
+            is_first: whether this is embedding trainer 0, which saves for all and gives what was saved.
         """
         super().__init__()
         self.waited_s = 0.0
         self._sender = sender
         self._parts = parts
+        self._is_first = is_first
 
     @override
     def __exit__(
@@ -102,7 +104,9 @@ class DenseElsewhere(SplitDense):
     @override
     def resume(self, steps: int = -1, tensors: Mapping[str, Tensor] | None = None) -> int:
         assert tensors is not None, "an embedding trainer has servers"
-        self._sender.give_state(torch.frombuffer(bytearray(save(dict(tensors))), dtype=torch.uint8))
+        if self._is_first:
+            data = bytearray(save(dict(tensors)))
+            self._sender.give_state(torch.frombuffer(data, dtype=torch.uint8))
         return steps
 
     @override
@@ -148,4 +152,5 @@ def reach_dense_trainers(settings: RunSettings, facts: Mapping[str, Fact]) -> De
         )
     except GroupError as error:
         raise pserver.ConfigError(f"--next: {error}") from error
-    return DenseElsewhere(sender, parts=micro_batches(settings))
+    is_first = not settings.trainer_id
+    return DenseElsewhere(sender, parts=micro_batches(settings), is_first=is_first)

@@ -56,19 +56,15 @@ def _anywhere(settings: "RunSettings") -> Iterator[tuple[bool, str]]:
 
 def _together(settings: "RunSettings") -> Iterator[tuple[bool, str]]:
     """Yield what cannot be saved of a dense part that trainers step together."""
-    is_embed = settings.role == "embed" and settings.trainers > 1
+    copies = settings.trainers // (settings.stages // settings.virtual)
+    what = "dense allreduce" if settings.dense == "allreduce" else None
+    if settings.role == "embed":
+        what = "several embedding trainers"
+    elif settings.stages > 1:
+        what = "several pipelines"
     yield (
-        is_embed,
-        f"{_SAVES} need one trainer with role embed: with several, rows and dense part of one step would be of "
-        "two; give trainers 1",
-    )
-    ranks = settings.stages // settings.virtual
-    name = "several pipelines" if settings.stages > 1 else "dense allreduce"
-    copies = settings.trainers // ranks
-    is_shared = copies > 1 and (settings.dense == "allreduce" or settings.stages > 1)
-    yield (
-        is_shared and settings.mode != "sync",
-        f"{_SAVES} of {name} need mode sync: in {settings.mode} rows and averages of one step would be of two",
+        what is not None and copies > 1 and settings.mode != "sync",
+        f"{_SAVES} of {what} need mode sync: in {settings.mode} rows and dense part of one step would be of two",
     )
     yield (
         settings.local_sgd_steps is not None,

@@ -82,12 +82,20 @@ def test_a_resumed_pipeline_takes_the_very_steps_of_an_undisturbed_one(
         assert resumed[number] == pytest.approx(whole[number][3:], abs=1e-6)
 
 
-@pytest.mark.parametrize("denses", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_resumed_embedding_trainer_takes_the_very_steps_of_an_undisturbed_one(
-    run_on: RunOn, tmp_path: Path, denses: int
+@pytest.mark.parametrize(
+    ("embeds", "denses"),
+    [
+        (1, 1),
+        (2, 1),
+        pytest.param(1, 2, marks=pytest.mark.slow),
+        pytest.param(2, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_resumed_embedding_trainers_take_the_very_steps_of_undisturbed_ones(
+    run_on: RunOn, tmp_path: Path, embeds: int, denses: int
 ) -> None:
-    """Stopped after 4 of 6 steps, with the last version at 3; one more dense trainer takes it up."""
-    path = write(tmp_path / "rows.txt", list(range(46)))
+    """Stopped after 4 of 6 steps, or 7, with the last version at 3; one more dense trainer takes it up."""
+    path = write(tmp_path / "rows.txt", list(range(46 if embeds == 1 else 97)))
     own: dict[str, Any] = {
         "batch_size": 8,
         "prefetch": 0,
@@ -96,19 +104,20 @@ def test_a_resumed_embedding_trainer_takes_the_very_steps_of_an_undisturbed_one(
         **SYNC,
     }
 
-    def run(folder: str, count: int, **more: Any) -> list[float]:
+    def run(folder: str, count: int, **more: Any) -> Losses:
         given = listening(count, dense_optimizer="adam:lr=0.01")
-        embeds = embedding(path, given, 1, **own, **more)
-        *_, losses = run_on([*given, *embeds], tmp_path / folder, "resume" in more)
-        return losses
+        before = embedding(path, given, embeds, **own, **more)
+        losses = run_on([*given, *before], tmp_path / folder, "resume" in more)
+        return losses[count:]
 
     whole = run("whole", denses)
     begun = run("cut", denses, steps=4)
     resumed = run("cut", denses + 1, resume=True)
 
-    assert len(whole) == 6
-    assert begun == pytest.approx(whole[:4], abs=1e-6)
-    assert resumed == pytest.approx(whole[3:], abs=1e-6)
+    assert {len(losses) for losses in whole} == ({6} if embeds == 1 else {6, 7})
+    for number in range(embeds):
+        assert begun[number] == pytest.approx(whole[number][:4], abs=1e-6)
+        assert resumed[number] == pytest.approx(whole[number][3:], abs=1e-6)
 
 
 def test_trainers_behind_the_first_hear_that_nothing_was_saved(

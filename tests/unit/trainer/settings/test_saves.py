@@ -10,6 +10,7 @@ from trainer.config import RunSettings
 SEVERAL = {"ps": "a:1", "trainers": 2, "trainer_id": 0, "master": "here:1"}
 AVERAGED = {**SEVERAL, "dense": "allreduce", "mode": "sync"}
 STAGES = {**SEVERAL, "stages": 2}
+EMBED = {"ps": "a:1", "role": "embed", "next": "here:1", "trainers": 2, "trainer_id": 0}
 
 
 @pytest.mark.parametrize(
@@ -30,8 +31,8 @@ STAGES = {**SEVERAL, "stages": 2}
             "must be a multiple of accumulate, which is 3, .* got '6s'",
         ),
         (
-            {"ps": "a:1", "role": "embed", "next": "here:1", "trainers": 2, "trainer_id": 0},
-            "need one trainer with role embed: .*; give trainers 1",
+            {**EMBED, "mode": "half_async"},
+            "of several embedding trainers need mode sync: in half_async rows",
         ),
     ],
 )
@@ -49,6 +50,8 @@ def test_saves_that_cannot_be_are_refused(values: dict[str, Any], text: str) -> 
         {**AVERAGED, "accumulate": 5},
         {**STAGES, "trainers": 4, "mode": "sync"},
         STAGES,
+        {**EMBED, "mode": "sync"},
+        {**EMBED, "trainers": 1, "mode": "async"},
         {**AVERAGED, "trainers": 1, "mode": "async"},
     ],
 )
