@@ -1,7 +1,7 @@
 """Trains a model whose stages lie on several ranks: one rank's part of every step.
 
 Rooms before and after: ``pipeline_cut`` gives the stages, ``pipeline_timetable`` the order;
-``pipeline_queue`` carries what goes between ranks.
+``pipeline_queue`` carries what goes between ranks, and ``pipeline_clock`` says where the time goes.
 
 A batch is split into micro-batches, which follow each other through the stages; ``step`` computes the gradients of
 the mean loss over the batch, as one process would. Micro-batches differ in size where the batch does not divide, and
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from collective.errors import GroupError, TensorError
 from collective.group import Group
+from collective.pipeline_clock import StepClock
 from collective.pipeline_cut import Stage
 from collective.pipeline_queue import BYTES_MAX, Parcel, PipelineQueue
 from collective.pipeline_timetable import Kind, Timetable
@@ -68,6 +69,7 @@ class Pipeline:
 
     Attributes:
         queue: what is on its way; its ``waiting_bytes`` and ``peak_bytes`` are the gauges.
+        clock: where the time goes.
         timetable: that it works by.
     """
 
@@ -120,6 +122,7 @@ class Pipeline:
         self._near: dict[tuple[str, int, int], tuple[Tensor | None, ...]] = {}
         self._batch: tuple[list[list[Tensor]], list[Tensor], int] = ([], [], 0)
         self._loss_sum = 0.0
+        self.clock = StepClock()
         self.queue = PipelineQueue(group, bytes_max=queue_bytes_max)
 
     @property
@@ -159,13 +162,14 @@ class Pipeline:
         """
         doing = "its batch"
         try:
-            self._begin(inputs, targets)
-            for action in self.timetable.columns[self._group.rank]:
-                doing = f"{_NAMES[action.kind]} of micro-batch {action.micro_batch}"
-                doing = f"stage {action.stage}, {doing}"
-                self._act(action.kind, action.stage, action.micro_batch)
-            doing = "the end of the step"
-            return self._end()
+            with self.clock.during("compute"):
+                self._begin(inputs, targets)
+                for action in self.timetable.columns[self._group.rank]:
+                    doing = f"{_NAMES[action.kind]} of micro-batch {action.micro_batch}"
+                    doing = f"stage {action.stage}, {doing}"
+                    self._act(action.kind, action.stage, action.micro_batch)
+                doing = "the end of the step"
+                return self._end()
         except BaseException as error:
             head = f"pipeline step {self._steps}: rank {self._group.ranks[self._group.rank]}"
             self.queue.fail(f"{head}, {doing}: {type(error).__name__}: {error}")
@@ -177,6 +181,7 @@ class Pipeline:
 
     def _begin(self, inputs: Sequence[Tensor] | None, targets: Tensor | None) -> None:
         self._steps += 1
+        self.clock.step(has_inputs=self.takes_inputs)
         self._held.clear()
         self._near.clear()
         self._loss_sum = 0.0
@@ -201,11 +206,19 @@ class Pipeline:
     def _end(self) -> Stepped:
         """Tell the loss, and that this rank is done; hear it of all."""
         samples = self._batch[2]
-        told = self.queue.tell(self._steps, [self._loss_sum, samples])
-        counts = sorted({int(count) for _, count in told if count >= 0})
+        self._end_of_device()
+        self.clock.to("bubble")
+        told = self.queue.tell(self._steps, [self._loss_sum, samples, self.clock.age_s])
+        self.clock.waited(age_s=max(age_s for *_, age_s in told), came_s=0.0)
+        counts = sorted({int(count) for _, count, _ in told if count >= 0})
         if len(counts) > 1:
             raise TensorError(f"inputs and targets differ in samples: {counts}")
-        return Stepped(sum(loss for loss, _ in told), counts[0])
+        return Stepped(sum(loss for loss, *_ in told), counts[0])
+
+    def _end_of_device(self) -> None:
+        """Wait for what a device was told to compute, so that it is not counted as what follows."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     def _act(self, kind: Kind, stage: int, part: int) -> None:
         if kind == "F":
@@ -315,9 +328,12 @@ class Pipeline:
         rank = self.timetable.rank_of(stage)
         if rank == self._group.rank:
             self._near[what, stage, part] = tensors
-        else:
+            return
+        self._end_of_device()
+        with self.clock.during("hand_over"):
             host = tuple(None if t is None else _on(t, torch.device("cpu")) for t in tensors)
-            self.queue.send(rank, (what, self._steps, stage, part), Parcel(host))
+            parcel = Parcel(host, age_s=self.clock.age_s)
+            self.queue.send(rank, (what, self._steps, stage, part), parcel)
 
     def _get(
         self, what: Literal["values", "gradients"], stage: int, part: int, *, source: int
@@ -326,7 +342,11 @@ class Pipeline:
         rank = self.timetable.rank_of(source)
         if rank == self._group.rank:
             return self._near.pop((what, stage, part))
-        return self.queue.take(rank, (what, self._steps, stage, part)).tensors
+        self.clock.to("bubble")
+        parcel = self.queue.take(rank, (what, self._steps, stage, part))
+        self.clock.waited(age_s=parcel.age_s, came_s=parcel.came_s)
+        self.clock.to("compute")
+        return parcel.tensors
 
 
 def _samples(tensors: Sequence[Tensor]) -> int:

@@ -2,8 +2,8 @@
 
 Rooms before and after: ``pipeline`` sends and takes parcels; they travel through a ``Group`` of their own.
 
-One thread sends, and one for each other rank receives, while the owner computes. A parcel says its own shapes, so
-a short last micro-batch is a parcel like any other.
+The owner begins to send, a thread sees that it goes, and one for each other rank receives, while the owner computes. A
+parcel says its own shapes, so a short last micro-batch is a parcel like any other.
 
 What always holds:
     * Parcels from one rank arrive in the order in which they were sent, and are taken in any order.
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from collective.errors import CollectiveError, StageError, TensorError
-from collective.group import Group
+from collective.group import Group, Work
 from collective.worker import Worker
 
 BYTES_MAX = 1 << 30
@@ -46,7 +46,7 @@ _FAREWELL_S = 10.0
 _FOREVER = datetime.timedelta(days=365)
 """A rank may evaluate between two steps as long as it likes; ``take`` has the limit of a wait."""
 
-_HEAD = 6
+_HEAD = 7
 
 _FIRST = 4096
 """Bytes of the first message of a parcel."""
@@ -89,10 +89,14 @@ class Parcel:
         tensors: contiguous leaves in host memory, which keep ``requires_grad`` on the way; None
             where there is none, such as no gradient.
         text: of ``failed``.
+        age_s: seconds since its step began, when it was given.
+        came_s: when it began to arrive, as ``time.perf_counter`` has it here; 0 before.
     """
 
     tensors: tuple[Tensor | None, ...] = ()
     text: str = ""
+    age_s: float = 0.0
+    came_s: float = 0.0
 
     @property
     def num_bytes(self) -> int:
@@ -105,7 +109,6 @@ class PipelineQueue:
 
     Attributes:
         bytes_max: that wait at the most, each way.
-        wait_s: seconds that the owner waited, for what came and for room.
     """
 
     def __init__(self, group: Group, *, bytes_max: int = BYTES_MAX) -> None:
@@ -116,7 +119,6 @@ class PipelineQueue:
             bytes_max: that wait at the most, each way.
         """
         self.bytes_max = bytes_max
-        self.wait_s = 0.0
         self._group = group
         self._others = [rank for rank in range(group.world_size) if rank != group.rank]
         self._lock = threading.Condition()
@@ -217,21 +219,32 @@ class PipelineQueue:
             reader.join(_FAREWELL_S)
 
     def _post(self, rank: int, label: Label, parcel: Parcel) -> None:
-        """Let the sending thread write a parcel."""
+        """Begin to send a parcel, and let the sending thread see that it goes."""
         counted = parcel.num_bytes if label[0] in ("values", "gradients") else 0
+        works: list[Work] = []
+        try:
+            for tensor in _written(label, parcel):
+                works.append(self._group.send(tensor, rank))  # noqa: PERF401 - those before one that fails count
+        except RuntimeError as error:
+            self._break(error)
 
-        def write() -> None:
+        def see_off() -> None:
             try:
-                for tensor in _written(label, parcel):
-                    self._group.send(tensor, rank).wait(_FOREVER)
+                for work in works:
+                    work.wait(_FOREVER)
             except RuntimeError as error:
-                with self._lock:
-                    self._broken = self._broken or error
+                self._break(error)
             finally:
                 with self._lock:
                     self._count("out", -counted)
 
-        self._sent.append(self._sender.submit(write))
+        self._sent.append(self._sender.submit(see_off))
+
+    def _break(self, error: Exception) -> None:
+        """Take in that a connection is of no more use."""
+        with self._lock:
+            self._broken = self._broken or error
+            self._lock.notify_all()
 
     def _read(self, rank: int) -> None:
         """Receive from one rank until it says goodbye, fails or is gone."""
@@ -249,14 +262,13 @@ class PipelineQueue:
                 if label[0] in ("failed", "bye"):
                     return
         except (RuntimeError, ValueError, IndexError) as error:
-            with self._lock:
-                self._broken = self._broken or error
-                self._lock.notify_all()
+            self._break(error)
 
     def _receive(self, rank: int) -> tuple[Label, Parcel]:
         """Receive one parcel, when there is room for it."""
         first = np.empty(_FIRST, np.uint8)
         self._group.receive(torch.from_numpy(first), rank).wait(_FOREVER)
+        came_s = time.perf_counter()
         head = first.view(np.int64)[: _HEAD + 1].tolist()
         rest = _RESTS[head[_HEAD]]
         count, begin = head[4] * _SHAPE, 8 * (_HEAD + 1)
@@ -284,7 +296,8 @@ class PipelineQueue:
             if kept is not None:
                 kept.requires_grad_(bool(shape[1]))
         label = (_WHATS[head[0]], head[1], head[2], head[3])
-        return label, Parcel(parcel.tensors, text.numpy().tobytes().decode(errors="replace"))
+        said = text.numpy().tobytes().decode(errors="replace")
+        return label, Parcel(parcel.tensors, said, age_s=1e-9 * head[6], came_s=came_s)
 
     def _numbers(self, count: int, rank: int) -> list[int]:
         numbers = torch.empty(count, dtype=torch.int64)
@@ -302,15 +315,13 @@ class PipelineQueue:
 
     @contextlib.contextmanager
     def _waits(self) -> Iterator[None]:
-        """Let parcels come in past the bound, and count the time."""
-        begin_s = time.perf_counter()
+        """Let parcels come in past the bound."""
         self._owner_waits = True
         self._lock.notify_all()
         try:
             yield
         finally:
             self._owner_waits = False
-            self.wait_s += time.perf_counter() - begin_s
 
     def _until(self, is_so: Callable[[], bool], rank: int, what: str) -> None:
         """Wait, with the lock held, until something is so that a rank brings about."""
@@ -347,7 +358,8 @@ def _written(label: Label, parcel: Parcel) -> Iterator[Tensor]:
     """
     text = np.frombuffer(parcel.text.encode()[:TEXT_BYTES_MAX], np.uint8)
     shapes = [number for tensor in parcel.tensors for number in _shape_numbers(tensor)]
-    head = [_WHATS.index(label[0]), *label[1:], len(parcel.tensors), text.size]
+    age_ns = round(1e9 * parcel.age_s)
+    head = [_WHATS.index(label[0]), *label[1:], len(parcel.tensors), text.size, age_ns]
     blocks = [_raw(t).numpy() for t in parcel.tensors if t is not None and t.numel()] + [text]
     room = _FIRST - 8 * (_HEAD + 1 + len(shapes))
     size = sum(block.size for block in blocks)

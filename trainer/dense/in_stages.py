@@ -11,7 +11,6 @@ What always holds: after ``finish`` the whole dense part is in every trainer, so
 the training thread.
 """
 
-import time
 from collections.abc import Mapping
 from types import TracebackType
 
@@ -25,6 +24,7 @@ from collective import GroupError, give_from_first
 from collective.group import Group
 from collective.mesh import Mesh, make_mesh
 from collective.pipeline import Pipeline
+from collective.pipeline_clock import PARTS, bubble_share
 from collective.pipeline_cut import StageEnd, cut_model
 from collective.pipeline_timetable import bubble_formula, make_timetable
 from trainer.config import RunSettings
@@ -104,7 +104,6 @@ class DenseInStages(SplitDense):
         self._loss_now = 0.0
         self._samples = 0
         self._logits: list[Tensor] = []
-        self._step_s = 0.0
         self._bubble_share = 0.0
         self._is_finished = False
 
@@ -121,15 +120,23 @@ class DenseInStages(SplitDense):
 
     @property
     def waited_s(self) -> float:
-        """Return the seconds that the training thread waited for other stages."""
-        return self._pipeline.queue.wait_s
+        """Return the seconds that the training thread waited for other trainers of the pipeline."""
+        seconds = self._pipeline.clock.seconds
+        rows_s = 0.0 if self._pipeline.takes_inputs else seconds["rows"]
+        return seconds["bubble"] + seconds["hand_over"] + rows_s
+
+    @override
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._pipeline.clock.to("rows")
+        super().zero_grad(set_to_none)
 
     @override
     def learn(self, rows: Tensor, dense: Tensor, labels: Tensor) -> tuple[float, Tensor]:
         leaf = rows.detach().requires_grad_()
         loss, logits = self._step((leaf, dense), labels)
-        if leaf.grad is not None:  # of all micro-batches: one push
-            rows.backward(leaf.grad)  # type: ignore[no-untyped-call]
+        with self._pipeline.clock.during("rows"):
+            if leaf.grad is not None:  # of all micro-batches: one push
+                rows.backward(leaf.grad)  # type: ignore[no-untyped-call]
         return loss, logits
 
     def follow(self, labels: Tensor) -> tuple[float, Tensor]:
@@ -144,6 +151,7 @@ class DenseInStages(SplitDense):
 
     @override
     def settle(self, mode: Mode | None = None) -> float | None:
+        self._pipeline.clock.to("dense_step")
         self.steps.average(self._samples)
         if mode is None:
             if self._clip_norm is not None:
@@ -162,17 +170,20 @@ class DenseInStages(SplitDense):
     def step(self) -> None:
         self.steps.step(self._loss_now, self._samples)
         self._samples, self._loss_now = 0, 0.0
+        self._pipeline.clock.to("rest")
 
     @override
     def finish(self) -> None:
         """End training well: take part until all pipelines are at their end, and gather the whole."""
         self.steps.zero_grad()
         self.steps.take_part()
-        times = torch.tensor([self._pipeline.queue.wait_s, self._step_s], dtype=torch.float64)
+        self._pipeline.clock.to("rest")
+        seconds = self._pipeline.clock.seconds
+        times = torch.tensor([seconds["bubble"], seconds["compute"]], dtype=torch.float64)
         self._pipeline.close()
         self._is_finished = True
         self._talk.all_reduce(times, what="times of the pipeline")
-        self._bubble_share = float(times[0] / times[1]) if times[1] else 0.0
+        self._bubble_share = bubble_share(*times.tolist())
         found = stage_state.gather(self.whole, self._parts(), self._talk)
         with torch.no_grad():
             for name, value in (*self.whole.named_parameters(), *self.whole.named_buffers()):
@@ -208,25 +219,25 @@ class DenseInStages(SplitDense):
 
     @override
     def facts(self, *, seconds: float) -> dict[str, float]:
-        timetable = self._pipeline.timetable
+        timetable, clock = self._pipeline.timetable, self._pipeline.clock
         ranks = self._mesh.pipeline.world_size
         return {
             "bubble_share": self._bubble_share,
             "bubble_formula": bubble_formula(ranks, timetable.micro_batches),
             "bubble_planned": timetable.bubble_share,
             "stage_queue_bytes_max": float(self._pipeline.queue.peak_bytes),
-            "stage_wait_share": self._pipeline.queue.wait_s / seconds if seconds else 0.0,
+            "stage_total_s": clock.total_s,
+            **{f"stage_{part}_s": clock.seconds[part] for part in PARTS},
         }
 
     def _step(self, inputs: tuple[Tensor, ...] | None, labels: Tensor) -> tuple[float, Tensor]:
         """Compute the gradients of a batch, and give the logits of the last stage to all."""
-        begin_s = time.perf_counter()
         self._logits.clear()
         stepped = self._pipeline.step(inputs, labels)
-        self._step_s += time.perf_counter() - begin_s
         self._samples, self._loss_now = len(labels), stepped.loss
         logits = torch.cat([*self._logits, torch.zeros(0 if self._logits else len(labels))])
-        self._talk.all_reduce(logits, what="logits")
+        with self._pipeline.clock.during("hand_over"):
+            self._talk.all_reduce(logits, what="logits")
         return stepped.loss, logits
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:

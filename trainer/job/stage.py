@@ -84,7 +84,7 @@ def run_stage(
         metrics.end()
     trained.auc = view.auc
     trained.facts = stages.facts(seconds=trained.seconds) | taken.facts()
-    trained.wait_share = trained.facts["stage_wait_share"]
+    trained.wait_share = stages.waited_s / trained.seconds if trained.seconds else 0.0
     return part_summary(settings, trained, data=data.source, mode=settings.mode)
 
 

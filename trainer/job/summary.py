@@ -23,6 +23,16 @@ _DENSE_PLACES = {
     "stages": "in stages of a pipeline",
 }
 
+_STAGE_PARTS = {
+    "compute": "computes",
+    "bubble": "bubble",
+    "hand_over": "hand-over",
+    "rows": "rows",
+    "dense_step": "dense step",
+    "rest": "between steps",
+}
+"""Of a trainer's time, see ``collective.pipeline_clock``."""
+
 _SPLIT = ("dense_trainers", "stages")
 
 
@@ -107,6 +117,8 @@ def summary_table(summary: Summary) -> Table:
     table.add_row("communication", f"{100.0 * summary.comm_share:.1f} % of the training time")
     table.add_row("mode", _mode_text(summary))
     table.add_row("watch", _watch_text(summary.watch))
+    if stages := _stages_text(summary.watch):
+        table.add_row("stages", stages)
     if memory := memory_text(summary.watch):
         table.add_row("memory", memory)
     table.add_row(
@@ -200,6 +212,15 @@ def _watch_text(watch: Facts) -> str:
         for names, text in parts
         if all(name in watch for name in names)
     )
+
+
+def _stages_text(watch: Facts) -> str:
+    """Return where the time of a pipeline's trainers went; empty without one."""
+    total_s = watch.get("stage_total_s", 0.0)
+    if not total_s:
+        return ""
+    shares = [f"{text} {watch[f'stage_{p}_s'] / total_s:.1%}" for p, text in _STAGE_PARTS.items()]
+    return ", ".join(shares)
 
 
 def _auc_text(summary: Summary) -> str:

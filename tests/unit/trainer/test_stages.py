@@ -3,8 +3,10 @@
 Trainers are threads over shards of this process; they meet by real gloo connections.
 """
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +14,16 @@ import torch
 
 import pserver
 from collective import StageError
+from collective.pipeline import Pipeline
+from collective.pipeline_clock import PARTS
+from collective.pipeline_queue import PipelineQueue
 from tests.unit.trainer.models import on_file
 from tests.unit.trainer.split_runs import RULE, SYNC, WAIT_S, RunTogether, alone, write
 from tests.unit.trainer.test_hybrid import free_port, joined_order
 from trainer.config import RunSettings
 from trainer.job import run as job
+from trainer.job.summary import Summary
+from trainer.loop import CtrModel
 
 CUTS = {2: "mlp.layers.0", 3: "mlp,mlp.layers.0", 4: "linear,mlp,mlp.last"}
 
@@ -75,7 +82,7 @@ def test_stages_equal_one_process(
     for first in told[::ranks]:
         assert first.watch["pushes"] == 6.0  # all micro-batches' gradients leave as one push
         assert first.watch["bubble_formula"] == (ranks - 1) / (parts + ranks - 1)
-        assert 0.0 < first.watch["bubble_share"] < 1.0
+        assert 0.0 <= first.watch["bubble_share"] < 1.0
         assert first.watch["stage_queue_bytes_max"] > 0
     if pipelines == 1:
         for one_told in told:
@@ -165,3 +172,61 @@ def test_cuts_are_chosen_where_none_are_given(run_together: RunTogether, tmp_pat
     _, (wanted,), _ = run_together([alone(path, batch_size=8, **SYNC)])
 
     torch.testing.assert_close(found, wanted, rtol=0.0, atol=1e-6)
+
+
+def seconds_of(told: Summary) -> dict[str, float]:
+    """Return where a trainer's time went."""
+    return {part: told.watch[f"stage_{part}_s"] for part in PARTS}
+
+
+def test_the_parts_of_a_trainers_time_sum_to_it(
+    run_together: RunTogether, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stages of 10 ms a pass: parts do not overlap, and the bubble is that of both trainers together."""
+    path, act = write(tmp_path / "rows.txt", list(range(24))), Pipeline._act
+
+    def slow(self: Pipeline, *action: Any) -> None:
+        threading.Event().wait(0.01)  # what the stage computes
+        act(self, *action)
+
+    monkeypatch.setattr(Pipeline, "_act", slow)
+
+    told, _, _ = run_together(in_stages(path, 2, 2, batch_size=8, accumulate_steps=2, **SYNC))
+
+    for one in told:
+        seconds = seconds_of(one)
+        assert sum(seconds.values()) == pytest.approx(one.watch["stage_total_s"], abs=1e-6)
+        assert min(seconds.values()) >= 0.0
+        assert one.watch["stage_total_s"] <= one.seconds + 1e-6
+        assert seconds["compute"] >= 3 * 2 * 2 * 0.0099  # steps, micro-batches, passes
+    bubble, compute = (sum(seconds_of(one)[name] for one in told) for name in ("bubble", "compute"))
+    for one in told:
+        assert one.watch["bubble_share"] == pytest.approx(bubble / (bubble + compute))
+
+
+def test_rows_that_come_late_are_no_bubble(
+    run_together: RunTogether, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pooling is held back while the second trainer waits: both trainers call that rows, each step."""
+    path = write(tmp_path / "rows.txt", list(range(24)))
+    waits, held_s, pooled, take = threading.Event(), 0.05, CtrModel.pooled, PipelineQueue.take
+
+    def late(self: CtrModel, *parts: Any) -> torch.Tensor:
+        assert waits.wait(WAIT_S)
+        waits.clear()
+        threading.Event().wait(held_s)  # the time that is to be found again
+        return pooled(self, *parts)
+
+    def told_of(self: PipelineQueue, rank: int, label: Any) -> Any:
+        if label[0] == "values" and label[3] == 0:
+            waits.set()
+        return take(self, rank, label)
+
+    monkeypatch.setattr(CtrModel, "pooled", late)
+    monkeypatch.setattr(PipelineQueue, "take", told_of)
+
+    told, _, _ = run_together(in_stages(path, 2, 2, batch_size=8, accumulate_steps=2, **SYNC))
+
+    assert [one.steps for one in told] == [3, 3]
+    for one in told:
+        assert seconds_of(one)["rows"] >= 3 * held_s - 0.001
