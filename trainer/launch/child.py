@@ -4,7 +4,8 @@ Rooms before and after: ``launch`` starts trainers and servers; what they print 
 back through one queue, what they say on standard error goes to a file. ``launch.ray_remote`` has the same of
 processes of other machines.
 
-What always holds: a process that was started is ended, by its own id, when the launch ends.
+What always holds: a process that was started is ended, by its own id, when the launch ends, and is killed when the
+thread that started it ends without that, as with a launcher that is killed.
 """
 
 import contextlib
@@ -16,6 +17,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
+
+from trainer.launch.leash import on_leash
 
 END_S = 10.0
 """Seconds that a process gets to end by itself after SIGTERM."""
@@ -54,7 +57,7 @@ Events: TypeAlias = "queue.Queue[tuple[Started, str | None]]"
 
 
 class Child:
-    """A process. Owner: the thread that launched it.
+    """A process. Owner: the thread that launched it, which it does not outlive.
 
     Attributes:
         name: such as ``trainer 2``.
@@ -77,7 +80,7 @@ class Child:
         Args:
             name: of it, for messages.
             number: of it.
-            command: and its arguments.
+            command: the path of a program, and its arguments.
             log: written anew.
             environ: all of its environment.
             events: gets its lines.
@@ -88,7 +91,7 @@ class Child:
         self._events = events
         with log.open("wb") as file:
             self._process = subprocess.Popen(
-                command,
+                on_leash(command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=file,

@@ -1,7 +1,7 @@
 """Become a program that is killed when the process that started it ends, however that one ends.
 
-Rooms before and after: ``launch.ray_host`` starts servers and trainers so, since Ray ends what it started itself
-and a killed process ends nothing. Linux only, as the whole product. Run as a file of its own, so nothing of ours
+Rooms before and after: ``launch.child`` and ``launch.ranks`` start servers, trainers and ranks so, since a killed process
+ends nothing. The kernel looks at the thread that started the program, so that one must last. Linux only, as the whole product. Run as a file of its own, so nothing of ours
 is imported and the way through it takes 20 ms.
 """
 

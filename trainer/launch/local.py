@@ -9,13 +9,12 @@ What always holds:
       They go on if ``on_missing`` says so, in sync, and elsewhere if it was killed: then nobody waits for
       it. The summary warns of it, and of what was lost.
     * No process that was started here is left when ``launch`` returns or raises; ``cli`` has SIGTERM and an
-      interrupt raise.
+      interrupt raise. None is left either if this process is killed.
 """
 
 import contextlib
 import dataclasses
 import json
-import os
 import queue
 import re
 import socket
@@ -31,6 +30,7 @@ from trainer.job.lost import settled
 from trainer.job.progress import ManyView
 from trainer.job.summary import Summary, merged_summary
 from trainer.launch.child import Child, Events, Started, end_all
+from trainer.launch.cores import usable_cores
 from trainer.settings.aliases import AGENT_STORE, MEETING
 from trainer.settings.split import is_split
 
@@ -115,7 +115,7 @@ def trainer_flags(settings: RunSettings, number: int, *, ps: str, master: str) -
 
 def _threads(settings: RunSettings) -> int:
     """Return the threads with which each trainer of this machine computes."""
-    return settings.threads or max(1, (os.cpu_count() or 1) // settings.trainers)
+    return settings.threads or max(1, usable_cores() // settings.trainers)
 
 
 def meets(settings: RunSettings) -> bool:

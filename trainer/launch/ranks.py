@@ -5,7 +5,7 @@ starts all ranks again when one fails, and gives each its number in the environm
 and ``collective.connect`` read.
 
 What always holds: each rank has a log of its own, and the first one on this node is shown too. When ranks have
-failed for good, the first failure is told, with its last words.
+failed for good, the first failure is told, with its last words. Ranks do not outlive the process that launched them.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from pathlib import Path
 import pserver
 from trainer.errors import TrainerError
 from trainer.launch.child import how_ended, last_words
+from trainer.launch.leash import on_leash
 from trainer.launch.local import servers_here, without_ours
 
 PORT = 29400
@@ -180,7 +181,7 @@ def _run_agent(launch: Launch) -> None:
         local_addr=launch.node_ip,
         virtual_local_rank=launch.devices is not None,
     )
-    program, *words = command_of(launch)
+    program, *words = on_leash(command_of(launch))
     try:
         elastic_launch(config=config, entrypoint=program)(*words)
     except ChildFailedError as error:

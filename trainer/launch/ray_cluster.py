@@ -14,7 +14,6 @@ What always holds:
 import contextlib
 import logging
 import math
-import os
 import queue
 import shutil
 import signal
@@ -33,6 +32,7 @@ from trainer.config import RunSettings
 from trainer.errors import TrainerError
 from trainer.job.summary import Summary
 from trainer.launch.child import Events
+from trainer.launch.cores import usable_cores
 from trainer.launch.local import follow, given_flag, meets, trainer_flags
 from trainer.launch.ray_host import Host, Order
 from trainer.launch.ray_job import RayJob, servers_of, shard_file
@@ -88,7 +88,7 @@ def _cluster(job: RayJob, settings: RunSettings) -> Iterator[None]:
     if job.address is None:
         needed = sum(bundle.get("CPU", 0.0) for bundle in _bundles(job, settings))
         own = {
-            "num_cpus": max(os.cpu_count() or 1, math.ceil(needed)),
+            "num_cpus": max(usable_cores(), math.ceil(needed)),
             "include_dashboard": False,
             "_node_ip_address": _HERE,
             "object_store_memory": _OBJECT_BYTES,

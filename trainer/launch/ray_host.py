@@ -22,7 +22,6 @@ from pathlib import Path
 
 import pserver
 from trainer.launch.child import Child, Events
-from trainer.launch.leash import on_leash
 from trainer.launch.local import without_ours
 
 _WAIT_S = 1.0  # a question waits so long for the first line; what it brings along is here within that time
@@ -145,7 +144,7 @@ class Host:
         self._child = Child(
             order.name,
             0,
-            on_leash(command),
+            command,
             log=self._folder / "log",
             environ=without_ours(os.environ),
             events=self._events,

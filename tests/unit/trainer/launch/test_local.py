@@ -15,6 +15,7 @@ from trainer.config import RunSettings
 from trainer.errors import TrainerError
 from trainer.job.summary import merged_summary
 from trainer.launch import child as launch_child
+from trainer.launch import local
 from trainer.launch.child import Child, Events, end_all
 from trainer.launch.local import _endpoints, _failed, trainer_flags
 
@@ -75,7 +76,7 @@ def test_flags_give_a_trainer_the_settings_and_its_place() -> None:
 
 def test_trainers_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless threads are given, each trainer's torch gets its part of the cores, at least one."""
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr(local, "usable_cores", lambda: 8)
 
     for trainers, threads in [(2, 4), (3, 2), (16, 1)]:
         flags = trainer_flags(RunSettings(trainers=trainers), 0, ps="h:1", master="h:9")
