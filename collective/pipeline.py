@@ -122,6 +122,7 @@ class Pipeline:
         self._near: dict[tuple[str, int, int], tuple[Tensor | None, ...]] = {}
         self._batch: tuple[list[list[Tensor]], list[Tensor], int] = ([], [], 0)
         self._loss_sum = 0.0
+        self._scale = 1.0
         self.clock = StepClock()
         self.queue = PipelineQueue(group, bytes_max=queue_bytes_max)
 
@@ -146,7 +147,11 @@ class Pipeline:
             yield from stage.module.named_buffers()
 
     def step(
-        self, inputs: Sequence[Tensor] | None = None, targets: Tensor | None = None
+        self,
+        inputs: Sequence[Tensor] | None = None,
+        targets: Tensor | None = None,
+        *,
+        scale: float = 1.0,
     ) -> Stepped:
         """Add the gradients of a batch's mean loss to this rank's parameters. All ranks call it.
 
@@ -154,6 +159,8 @@ class Pipeline:
             inputs: arguments of the model, each (samples, ...); read on the rank of the first stage.
                 Those that require gradients, such as pooled rows, get theirs.
             targets: (samples, ...); read on the rank of the last stage.
+            scale: what all gradients are multiplied by, such as a ``LossScale``; the loss that is told is not. Read there
+                too.
 
         Raises:
             TensorError: numbers of samples that differ, or a value between stages that is no
@@ -164,6 +171,7 @@ class Pipeline:
         try:
             with self.clock.during("compute"):
                 self._begin(inputs, targets)
+                self._scale = scale
                 for action in self.timetable.columns[self._group.rank]:
                     doing = f"{_NAMES[action.kind]} of micro-batch {action.micro_batch}"
                     doing = f"stage {action.stage}, {doing}"
@@ -266,7 +274,7 @@ class Pipeline:
         given: list[Tensor | None] = []
         if held is not None:
             if stage == self._last:
-                grads = (torch.ones_like(held.outputs[0]),)
+                grads = (torch.full_like(held.outputs[0], self._scale),)
             given = self._gradients(held, stage, grads)
         if self.timetable.schedule != "zero_bubble":
             del self._held[stage, part]

@@ -62,8 +62,9 @@ class MeshWatch:
         )
         losses = told.flatten()
         spread = float(losses.std(correction=0))
-        # NaN on some ranks is another way; on all of them it is one.
-        if not spread <= LOSS_STD_MAX and not losses.isnan().all():
+        # NaN or infinity on some ranks is another way; on all of them it is one.
+        is_one = losses.isnan().all() or (losses == losses[0]).all()
+        if not spread <= LOSS_STD_MAX and not is_one:
             distance = (losses - losses.median()).abs().nan_to_num(torch.inf)
             rank = int(distance.argmax())
             raise DivergedError(

@@ -255,9 +255,10 @@ def _step(
             is_made = over_ranks.is_made
         elif isinstance(optimizer, SplitDense):
             norm = optimizer.settle(mode)
+            is_made = optimizer.is_made
         elif mode is not None:
             norm, is_made = _settle(model, mode)
-        if is_made or over_ranks is not None:
+        if is_made or isinstance(optimizer, DenseOverRanks | SplitDense):
             optimizer.step()
         probabilities = torch.sigmoid(logits).cpu().numpy()
     report = StepReport(step, batch, loss, probabilities, norm)

@@ -25,12 +25,12 @@ from collective.group import Group
 from collective.mesh import Mesh, make_mesh
 from collective.pipeline import Pipeline
 from collective.pipeline_clock import PARTS, bubble_share
-from collective.pipeline_cut import StageEnd, cut_model
+from collective.pipeline_cut import Stage, StageEnd, cut_model
 from collective.pipeline_timetable import bubble_formula, make_timetable
 from trainer.config import RunSettings
 from trainer.data import Data
 from trainer.dense import stage_state
-from trainer.dense.module import choose_device, make_precision
+from trainer.dense.module import choose_device, make_precision, scale_facts
 from trainer.dense.split import SplitDense
 from trainer.dense.stage_steps import StageSteps
 from trainer.job.meet import meet
@@ -45,6 +45,7 @@ class DenseInStages(SplitDense):
     Attributes:
         whole: the module; parameters of other trainers' stages are those of the start until ``finish``.
         steps: what steps this trainer's stages.
+        precision: in what they compute.
     """
 
     def __init__(
@@ -66,17 +67,7 @@ class DenseInStages(SplitDense):
         self.whole = whole
         group = meet(settings, timeout_s=settings.barrier_timeout)
         self._mesh, self._talk = _groups(group, settings)
-        is_marked = any(isinstance(module, StageEnd) for module in whole.modules())
-        if settings.cut == BY_MODEL and not is_marked:
-            raise GroupError("cut model needs StageEnd modules in the model, which has none")
-        stages = cut_model(
-            whole,
-            settings.stages,
-            cuts=cut_names(settings),
-            example=example,
-            group=group,
-            uncut=layer_names(settings),
-        )
+        stages = _cut(whole, settings, example, group)
         give_from_first(whole.named_parameters(), group)
         timetable = make_timetable(
             settings.schedule,
@@ -85,6 +76,7 @@ class DenseInStages(SplitDense):
             virtual=settings.virtual,
         )
         self._device = choose_device(settings.device)
+        self.precision = make_precision(settings)
         self._pipeline = Pipeline(
             stages,
             timetable,
@@ -92,10 +84,12 @@ class DenseInStages(SplitDense):
             self._loss,
             device=self._device,
             queue_bytes_max=settings.stage_queue_bytes,
-            within=make_precision(settings).forward,
+            within=self.precision.forward,
         )
         self._own = dict(self._pipeline.named_parameters())
-        self.steps = StageSteps(self._own, self._mesh, settings=settings)
+        self.steps = StageSteps(
+            self._own, self._mesh, settings=settings, scale=self.precision.scale
+        )
         self.gathers_together = self.steps.is_shared
         self._is_saved = share_of(settings)[0] == 0  # one pipeline's part is all there is to save
         self._clip_norm = settings.clip_norm
@@ -136,6 +130,8 @@ class DenseInStages(SplitDense):
         loss, logits = self._step((leaf, dense), labels)
         with self._pipeline.clock.during("rows"):
             if leaf.grad is not None:  # of all micro-batches: one push
+                if self.precision.scale is not None:
+                    self.precision.scale.take_off([leaf.grad])
                 rows.backward(leaf.grad)  # type: ignore[no-untyped-call]
         return loss, logits
 
@@ -154,7 +150,7 @@ class DenseInStages(SplitDense):
         self._pipeline.clock.to("dense_step")
         self.steps.average(self._samples)
         if mode is None:
-            if self._clip_norm is not None:
+            if self.steps.looks_at_norms:
                 self.steps.cut(self.steps.squares(0.0, 0) ** 0.5)
             return None
         samples = self._samples
@@ -163,8 +159,17 @@ class DenseInStages(SplitDense):
             dense_squares=0.0,
             over_ranks=lambda rows: self.steps.squares(rows, samples),
         )
+        if self.precision.scale is not None and self._clip_norm is None:
+            norm = self.steps.squares(norm * norm, samples) ** 0.5
         self.steps.cut(norm)
+        if not self.steps.is_made:
+            mode.forget_step()
         return norm
+
+    @property
+    @override
+    def is_made(self) -> bool:
+        return self.steps.is_made
 
     @override
     def step(self) -> None:
@@ -203,8 +208,12 @@ class DenseInStages(SplitDense):
 
     @override
     def resume(self, steps: int = -1, tensors: Mapping[str, Tensor] | None = None) -> int:
-        told = self._pipeline.queue.tell(0, [float(steps)])
-        steps = int(max(number for (number,) in told))
+        scale = self.precision.scale
+        told = self._pipeline.queue.tell(0, [float(steps), *(scale.export() if scale else ())])
+        found, *numbers = max(told)  # of the trainer that has servers: steps differ
+        if scale is not None:
+            scale.load(numbers)
+        steps = int(found)
         state = stage_state.spread(tensors, self.whole, rule=self._rule, group=self._talk)
         self.steps.resume(steps, state)
         return steps
@@ -228,12 +237,14 @@ class DenseInStages(SplitDense):
             "stage_queue_bytes_max": float(self._pipeline.queue.peak_bytes),
             "stage_total_s": clock.total_s,
             **{f"stage_{part}_s": clock.seconds[part] for part in PARTS},
+            **scale_facts(self.precision.scale),
         }
 
     def _step(self, inputs: tuple[Tensor, ...] | None, labels: Tensor) -> tuple[float, Tensor]:
         """Compute the gradients of a batch, and give the logits of the last stage to all."""
         self._logits.clear()
-        stepped = self._pipeline.step(inputs, labels)
+        scale = 1.0 if self.precision.scale is None else self.precision.scale.value
+        stepped = self._pipeline.step(inputs, labels, scale=scale)
         self._samples, self._loss_now = len(labels), stepped.loss
         logits = torch.cat([*self._logits, torch.zeros(0 if self._logits else len(labels))])
         with self._pipeline.clock.during("hand_over"):
@@ -245,6 +256,23 @@ class DenseInStages(SplitDense):
         logits = logits.float()
         self._logits.append(logits.detach().cpu())
         return functional.binary_cross_entropy_with_logits(logits, labels)
+
+
+def _cut(
+    whole: nn.Module, settings: RunSettings, example: tuple[Tensor, ...], group: Group
+) -> list[Stage]:
+    """Return the stages of a module, as the settings say."""
+    is_marked = any(isinstance(module, StageEnd) for module in whole.modules())
+    if settings.cut == BY_MODEL and not is_marked:
+        raise GroupError("cut model needs StageEnd modules in the model, which has none")
+    return cut_model(
+        whole,
+        settings.stages,
+        cuts=cut_names(settings),
+        example=example,
+        group=group,
+        uncut=layer_names(settings),
+    )
 
 
 def _groups(group: Group, settings: RunSettings) -> tuple[Mesh, Group]:

@@ -62,6 +62,11 @@ class SplitDense(nn.Module, ABC):
             collective.CollectiveError: another trainer went away or did not answer.
         """
 
+    @property
+    def is_made(self) -> bool:
+        """Return whether the step that was settled is made: its gradients were finite, where that is looked at."""
+        return True
+
     @abstractmethod
     def settle(self, mode: Mode | None = None) -> float | None:
         """Make gradients what is stepped by: averaged over other trainers, and cut to the limit of the norm.

@@ -1,14 +1,16 @@
-"""Steps the weights of a trainer's stages: averaged over pipelines, cut to a norm, shared, and compared.
+"""Steps the weights of a trainer's stages: averaged over pipelines, scaled, cut to a norm, shared, and compared.
 
 Rooms before and after: ``dense.in_stages`` calls it behind each step of a pipeline; behind it are ``collective``'s
 ``mesh``, ``fusion``, ``sharding`` and ``watch``.
 
-A step is ``average``, perhaps ``squares`` and ``cut``, and ``step``. A trainer whose pipeline is through takes part with no
-samples until ``average`` says that no pipeline goes on.
+A step is ``average``, ``squares`` and ``cut`` if norms are looked at, and ``step``. A trainer whose pipeline is through takes
+part with no samples until ``average`` says that no pipeline goes on.
 
-What always holds: trainers with the same stages have the same bits after each step. Owner: the training thread.
+What always holds: trainers with the same stages have the same bits after each step. With float16 all trainers have the same
+scale, and either all of them make a step or none. Owner: the training thread.
 """
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -17,6 +19,7 @@ from torch import nn
 import pserver
 from collective import Reducer, Summer, TensorError, check_same, plan_buckets
 from collective.mesh import Mesh
+from collective.precision import LossScale
 from collective.sharding import ShardedOptimizer
 from collective.watch import MeshWatch
 from trainer.config import RunSettings
@@ -26,10 +29,20 @@ from trainer.settings.every import every_of
 
 
 class StageSteps:
-    """The optimizer of a trainer's stages. Made on every trainer; close it at the end."""
+    """The optimizer of a trainer's stages. Made on every trainer; close it at the end.
+
+    Attributes:
+        looks_at_norms: whether ``squares`` is a part of each step.
+        is_made: whether the step is whose gradients were averaged last: all of them were finite, on all trainers.
+    """
 
     def __init__(
-        self, own: Mapping[str, nn.Parameter], mesh: Mesh, *, settings: RunSettings
+        self,
+        own: Mapping[str, nn.Parameter],
+        mesh: Mesh,
+        *,
+        settings: RunSettings,
+        scale: LossScale | None = None,
     ) -> None:
         """Make the optimizer, or this trainer's part of a shared one.
 
@@ -37,12 +50,16 @@ class StageSteps:
             own: parameters of this trainer's stages by name; there may be none.
             mesh: this trainer's groups.
             settings: of the run.
+            scale: of the loss, with float16.
 
         Raises:
             pserver.ConfigError: the optimizer is unknown, or parameters are not where they can be shared.
         """
         self._own = own
         self._mesh = mesh
+        self._scale = scale
+        self.looks_at_norms = settings.clip_norm is not None or scale is not None
+        self.is_made = True
         self._has_gradients = False
         self._sharded: ShardedOptimizer | None = None
         self._reducer: Reducer | None = None
@@ -118,11 +135,17 @@ class StageSteps:
             parameter.grad = None
 
     def average(self, samples: int, *, goes_on: bool = True) -> bool:
-        """Average the gradients over the pipelines, by samples; return whether any of them goes on.
+        """Average the gradients over the pipelines, by samples, and take the scale off; return whether any goes on.
 
         Raises:
             collective.MissingRanksError: a trainer did not come.
         """
+        any_goes_on = self._average(samples, goes_on=goes_on)
+        if self._scale is not None:
+            self._scale.take_off(self._gradients())
+        return any_goes_on
+
+    def _average(self, samples: int, *, goes_on: bool) -> bool:
         if self._sharded is not None:
             found = self._sharded.average(float(samples), goes_on=goes_on)
             self._has_gradients = found.weight > 0.0
@@ -143,14 +166,21 @@ class StageSteps:
     def squares(self, rows: float, samples: int) -> float:
         """Return the squared norm of a step's gradients, of rows and of all stages. All trainers call it.
 
+        With float16 it says too whether the step is made, and tells the scale.
+
         Args:
             rows: squared norm of this trainer's rows' gradients; 0: it has no rows.
             samples: that they are of; 0 where there are no rows. The rows' norm is that of ``dense_ranks``.
         """
         dense = sum(float(grad.double().square().sum()) for grad in self._gradients())
-        own = [rows * samples, float(samples), dense / self._copies]
+        is_bad = not math.isfinite(rows + dense)
+        own = [rows * samples, float(samples), dense / self._copies, float(is_bad)]
         words = torch.tensor(own, dtype=torch.float64)
         self._mesh.world.all_reduce(words, what="norm of the gradients")
+        if self._scale is not None:
+            self.is_made = not words[3]
+            if words[1]:  # else nobody has samples
+                self._scale.update(is_made=self.is_made)
         return float(words[0] / words[1] if words[1] else 0.0) + float(words[2])
 
     def cut(self, norm: float) -> None:
@@ -160,7 +190,7 @@ class StageSteps:
                 gradient.mul_(self._clip_norm / norm)
 
     def step(self, loss: float, samples: int) -> None:
-        """Step, and look at whether all trainers go the same way.
+        """Step if the step is made, and look at whether all trainers go the same way.
 
         Args:
             loss: mean of this trainer's pipeline.
@@ -169,9 +199,10 @@ class StageSteps:
         Raises:
             collective.DivergedError: losses or parameters differ that must not.
         """
-        if self._has_gradients and self._sharded is not None:
+        is_made = self.is_made and self._has_gradients
+        if is_made and self._sharded is not None:
             self._sharded.apply()
-        elif self._has_gradients and self._optimizer is not None:
+        elif is_made and self._optimizer is not None:
             self._optimizer.step()
         if self._watch is not None:
             self._watch.step(loss, float(samples))
@@ -180,7 +211,7 @@ class StageSteps:
     def take_part(self) -> None:
         """Take part in the steps of other pipelines, until all are through, and compare the parameters."""
         while self.average(0, goes_on=False):
-            if self._clip_norm is not None:
+            if self.looks_at_norms:
                 self.cut(self.squares(0.0, 0) ** 0.5)
             self.step(0.0, 0)
             self.zero_grad()

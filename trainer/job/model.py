@@ -67,7 +67,7 @@ def make_ctr_model(mode: Mode, settings: RunSettings, data: Data) -> tuple[CtrMo
         staged = make_dense_in_stages(
             settings, dense, example_of(data, dim=dim, samples=settings.batch_size)
         )
-        return CtrModel(bag, staged, device=device), staged
+        return CtrModel(bag, staged, device=device, precision=staged.precision), staged
     model = CtrModel(bag, dense, device=device, precision=make_precision(settings))
     rule, strategy = settings.dense_optimizer, settings.strategy()
     if strategy.dense == "local":

@@ -206,9 +206,9 @@ def _amp(settings: "RunSettings") -> Iterator[tuple[bool, str]]:
     if settings.amp != "fp16":
         return
     yield (
-        settings.stages > 1 or settings.role == "dense",
-        "amp fp16 needs all of the dense part in each trainer, to know of a step whether it is made before "
-        "gradients leave; use amp bf16",
+        settings.role == "dense",
+        "amp fp16 and role dense deny each other: embedding trainers push before it is known whether the step "
+        "is made; use amp bf16",
     )
     yield (
         settings.accumulate > 1,

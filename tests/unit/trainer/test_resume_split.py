@@ -55,6 +55,7 @@ def run_on(run_together: RunTogether, monkeypatch: pytest.MonkeyPatch) -> RunOn:
         ("sync", "adam:lr=0.01"),
         pytest.param("async", "sgd:lr=0.1,momentum=0.9", marks=pytest.mark.slow),
         pytest.param("half_async", "adagrad:lr=0.1", marks=pytest.mark.slow),
+        pytest.param("float16", "sgd:lr=0.1", marks=pytest.mark.slow),
     ],
 )
 def test_a_resumed_pipeline_takes_the_very_steps_of_an_undisturbed_one(
@@ -62,13 +63,16 @@ def test_a_resumed_pipeline_takes_the_very_steps_of_an_undisturbed_one(
 ) -> None:
     """Stopped after 4 of 6 steps, with the last version at 3: steps 4 to 6 have the same losses on all trainers.
 
-    What is resumed has other stages: the first one is the last one's before.
+    What is resumed has other stages: the first one is the last one's before. In float16 the first steps overflow, so that
+    the scale of the loss is another one by then.
     """
     path = write(tmp_path / "rows.txt", list(range(46)))
     own: dict[str, Any] = {"batch_size": 8, "dense_optimizer": rule, "prefetch": 0, "window": 1}
-    own |= {"checkpoint_every": 3, **(SYNC if mode == "sync" else {"mode": mode})}
+    own |= {"checkpoint_every": 3, **(SYNC if mode in ("sync", "float16") else {"mode": mode})}
     if mode == "half_async":
         own |= {"max_merge_num": 1}
+    if mode == "float16":
+        own |= {"amp": "fp16", "amp_scale": 2.0**23, "amp_grow_every": 4, "amp_shrink_by": 0.25}
 
     whole = run_on(in_stages(path, 2, 2, **own), tmp_path / "whole", False)
     begun = run_on(in_stages(path, 2, 2, steps=4, **own), tmp_path / "cut", False)

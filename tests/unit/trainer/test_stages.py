@@ -35,6 +35,12 @@ def in_stages(path: Path, stages: int, trainers: int, **values: object) -> list[
     return [on_file(path, trainer_id=number, **own) for number in range(trainers)]
 
 
+def with_values(given: RunSettings, **values: object) -> RunSettings:
+    """Return settings with some others."""
+    before = {name: getattr(given, name) for name in given.model_fields_set}
+    return RunSettings.make({**before, **values}, origins={})
+
+
 @pytest.mark.parametrize(
     ("schedule", "stages", "virtual", "trainers", "parts"),
     [
@@ -111,12 +117,7 @@ def test_uneven_pipelines_end_well_and_the_first_scores(
     path = write(tmp_path / "rows.txt", list(range(60)))
     given = in_stages(path, 2, 4, eval_last=20, mode="async")
     sizes = (10, 10, 4, 4)
-    given = [
-        RunSettings.make(
-            {**{n: getattr(one, n) for n in one.model_fields_set}, "batch_size": size}, origins={}
-        )
-        for one, size in zip(given, sizes, strict=True)
-    ]
+    given = [with_values(one, batch_size=size) for one, size in zip(given, sizes, strict=True)]
 
     told, found, _ = run_together(given)
 
@@ -135,9 +136,7 @@ def test_a_trainer_that_fails_ends_its_pipeline_with_its_words(
     lines = bad.read_text(encoding="utf-8").splitlines(keepends=True)
     bad.write_text("".join([*lines[:30], "bad\n", *lines[31:]]), encoding="utf-8")
     first, second = in_stages(good, 2, 2, batch_size=4)
-    second = RunSettings.make(
-        {**{n: getattr(second, n) for n in second.model_fields_set}, "data": str(bad)}, origins={}
-    )
+    second = with_values(second, data=str(bad))
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_together, [first, second])
 
