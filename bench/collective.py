@@ -1,7 +1,8 @@
 """All-reduce: ring, hierarchical and torch's gloo in one run; fused sums; overlap; a slow link between nodes.
 
-Ranks are processes of this machine over loopback. Ways take turns and the best of several turns counts, since
-others load the machine; where they load it all the time, CPU time still tells what a way costs. Bus bandwidth is 2 (W - 1) / W · bytes / seconds: what each rank's link carries each way.
+Ranks are processes of this machine over loopback. Ways take turns, since others load the machine: of bandwidths the best
+turn counts, of ratios the median over turns; where others load it all the time, CPU time still tells what a way costs.
+Bus bandwidth is 2 (W - 1) / W · bytes / seconds: what each rank's link carries each way.
 """
 
 import os
@@ -13,7 +14,7 @@ import torch
 
 from bench import links, reduce_overlap
 from bench.ranks import free_port, run_ranks
-from bench.turns import best
+from bench.turns import measured
 from collective import Group, Summer
 from collective.algorithm import Way
 
@@ -24,7 +25,7 @@ _PROMISED_FROM = 1 << 20
 """Bytes from which on the ring is held against gloo: below, Python's calls are what takes the time."""
 
 _TURNS, _TURNS_LARGE = 30, 8
-_LARGE = 4 << 20
+_LARGE = 64 << 20
 _SMALL_TENSORS, _SMALL_FLOATS = 200, 1000
 _RANKS_A_NODE = 2
 _SLOW_BYTES = 2 << 20
@@ -74,7 +75,7 @@ def measure_here(group: Group) -> dict[str, Any]:
 def measure_slow(group: Group) -> dict[str, Any]:
     """Return the times of flat sums and of one by levels, over a slow link. Every rank calls it."""
     tensor = torch.zeros(_SLOW_BYTES // 4)
-    costs = best(
+    costs = measured(
         group,
         {
             "torch": _summing(Summer(group, "torch"), tensor),
@@ -124,11 +125,11 @@ def _bandwidths(group: Group, ratios: dict[int, list[_Ratio]]) -> dict[str, Any]
     for size in SIZES:
         tensor = torch.zeros(size // 4)
         works = {str(way): _summing(summer, tensor) for way, summer in summers.items()}
-        costs = best(group, works, _TURNS if size < _LARGE else _TURNS_LARGE)
+        costs = measured(group, works, _TURNS if size < _LARGE else _TURNS_LARGE)
         carried = 2 * (group.world_size - 1) / group.world_size * size
         found[f"{size >> 10}_kib"] = {way: carried / cost.seconds for way, cost in costs.items()}
         gloo, ring = costs["torch"], costs["ring"]
-        ratios[size].append(_Ratio(gloo.seconds / ring.seconds, gloo.cpu_s / ring.cpu_s))
+        ratios[size].append(_Ratio(gloo.over(ring), gloo.cpu_s / ring.cpu_s))
     return found
 
 
@@ -152,5 +153,5 @@ def _fused(group: Group) -> float:
         for tensor, part in zip(small, parts, strict=True):
             tensor.copy_(part)
 
-    costs = best(group, {"one_by_one": one_by_one, "fused": fused}, _TURNS_LARGE)
-    return costs["one_by_one"].seconds / costs["fused"].seconds
+    costs = measured(group, {"one_by_one": one_by_one, "fused": fused}, _TURNS_LARGE)
+    return costs["one_by_one"].over(costs["fused"])

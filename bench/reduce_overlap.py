@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from bench.turns import best
+from bench.turns import measured
 from collective import Group, Reducer, Summer, plan_buckets
 
 LINK_RATE = "200mbit"
@@ -86,6 +86,6 @@ def _measure(group: Group, layer: type[nn.Linear], samples: int) -> dict[str, fl
         compute()
         reducer.wait()
 
-    costs = best(group, {"compute": compute, "sum": add_up, "step": step}, _TURNS)
+    costs = measured(group, {"compute": compute, "sum": add_up, "step": step}, _TURNS)
     reducer.close()
     return {name: cost.seconds for name, cost in costs.items()}
