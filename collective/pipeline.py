@@ -30,7 +30,8 @@ from collective.errors import GroupError, TensorError
 from collective.group import Group
 from collective.pipeline_clock import StepClock
 from collective.pipeline_cut import Stage
-from collective.pipeline_queue import BYTES_MAX, Parcel, PipelineQueue
+from collective.pipeline_parcel import Parcel
+from collective.pipeline_queue import BYTES_MAX, PipelineQueue
 from collective.pipeline_timetable import Kind, Timetable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -46,10 +47,12 @@ class Stepped:
     Attributes:
         loss: mean over the samples; 0 if there were none.
         samples: of the batch.
+        told: what the rank of the last stage told all; None: nothing.
     """
 
     loss: float
     samples: int
+    told: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -83,6 +86,7 @@ class Pipeline:
         device: str | torch.device = "cpu",
         queue_bytes_max: int = BYTES_MAX,
         within: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+        tells: Callable[[], Tensor | None] = lambda: None,
     ) -> None:
         """Take this rank's stages, and connect to the others.
 
@@ -94,6 +98,7 @@ class Pipeline:
             device: of this rank's stages.
             queue_bytes_max: bytes on their way that may wait on this rank.
             within: context of each forward pass and its loss, such as ``MixedPrecision.forward``.
+            tells: returns what the rank of the last stage tells all beside the loss, such as the outputs.
 
         Raises:
             GroupError: stages, timetable and group do not belong together.
@@ -111,6 +116,7 @@ class Pipeline:
         self._loss = loss
         self._device = torch.device(device)
         self._within = within
+        self._tells = tells
         self._stages = {s.index: s for s in stages if timetable.rank_of(s.index) == group.rank}
         for stage in self._stages.values():
             stage.module.to(self._device)
@@ -213,15 +219,19 @@ class Pipeline:
 
     def _end(self) -> Stepped:
         """Tell the loss, and that this rank is done; hear it of all."""
-        samples = self._batch[2]
         self._end_of_device()
+        more = self._tells() if self.takes_targets else None
         self.clock.to("bubble")
-        told = self.queue.tell(self._steps, [self._loss_sum, samples, self.clock.age_s])
+        own = [self._loss_sum, self._batch[2], self.clock.age_s]
+        words = torch.tensor(own, dtype=torch.float64)
+        came = self.queue.exchange(self._steps, (words, more))
+        told = [numbers.tolist() for numbers, _ in came if numbers is not None]
         self.clock.waited(age_s=max(age_s for *_, age_s in told), came_s=0.0)
         counts = sorted({int(count) for _, count, _ in told if count >= 0})
         if len(counts) > 1:
             raise TensorError(f"inputs and targets differ in samples: {counts}")
-        return Stepped(sum(loss for loss, *_ in told), counts[0])
+        loss = sum(loss for loss, *_ in told)
+        return Stepped(loss, counts[0], came[self.timetable.rank_of(self._last)][1])
 
     def _end_of_device(self) -> None:
         """Wait for what a device was told to compute, so that it is not counted as what follows."""

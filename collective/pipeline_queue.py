@@ -1,14 +1,14 @@
 """The tensors on their way between the stages of a pipeline.
 
-Rooms before and after: ``pipeline`` sends and takes parcels; they travel through a ``Group`` of their own.
+Rooms before and after: ``pipeline`` sends and takes parcels, of which ``pipeline_parcel`` makes messages; they travel through a
+``Group`` of their own.
 
-The owner begins to send, a thread sees that it goes, and one for each other rank receives, while the owner computes. A
-parcel says its own shapes, so a short last micro-batch is a parcel like any other.
+The owner begins to send, a thread sees that it goes, and one for each other rank receives, while the owner computes.
 
 What always holds:
     * Parcels from one rank arrive in the order in which they were sent, and are taken in any order.
     * Bytes that wait to go are at most ``bytes_max``, or one parcel if that is larger: ``send`` waits. So
-      are bytes that wait to be taken: receiving pauses. While the owner itself waits for
+      are bytes that wait to be taken: receiving pauses, with at most one message of each rank. While the owner itself waits for
       something, receiving goes on past that, since what it waits for may stand behind: so nobody
       waits in a circle.
     * A rank that fails tells all others what it failed of before it ends (``fail``), and each of them
@@ -22,8 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -31,14 +30,11 @@ from torch import Tensor
 
 from collective.errors import CollectiveError, StageError, TensorError
 from collective.group import Group, Work
+from collective.pipeline_parcel import DIMS_MAX, DTYPES, Label, Parcel, Sizes, read, written
 from collective.worker import Worker
 
 BYTES_MAX = 1 << 30
 """Bytes that wait when nothing is said."""
-
-DIMS_MAX = 8
-
-TEXT_BYTES_MAX = 4096
 
 _FAREWELL_S = 10.0
 """How long a rank that fails waits until the others have taken its last words."""
@@ -46,62 +42,7 @@ _FAREWELL_S = 10.0
 _FOREVER = datetime.timedelta(days=365)
 """A rank may evaluate between two steps as long as it likes; ``take`` has the limit of a wait."""
 
-_HEAD = 7
-
-_FIRST = 4096
-"""Bytes of the first message of a parcel."""
-
-_SHAPE = 3 + DIMS_MAX
-
-What = Literal["values", "gradients", "done", "failed", "bye"]
-
-_WHATS: tuple[What, ...] = get_args(What)
-
 _Way = Literal["out", "in"]
-
-_Rest = Literal["nothing", "bytes", "shapes"]
-"""What follows the first message: nothing, or bytes, with shapes before them where there are too many."""
-
-_RESTS: tuple[_Rest, ...] = get_args(_Rest)
-
-_DTYPES = (
-    torch.float32,
-    torch.float64,
-    torch.bfloat16,
-    torch.float16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-)
-
-Label = tuple[What, int, int, int]
-"""What it is, the step, the stage or rank it concerns, the micro-batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """What one rank sends another.
-
-    Attributes:
-        tensors: contiguous leaves in host memory, which keep ``requires_grad`` on the way; None
-            where there is none, such as no gradient.
-        text: of ``failed``.
-        age_s: seconds since its step began, when it was given.
-        came_s: when it began to arrive, as ``time.perf_counter`` has it here; 0 before.
-    """
-
-    tensors: tuple[Tensor | None, ...] = ()
-    text: str = ""
-    age_s: float = 0.0
-    came_s: float = 0.0
-
-    @property
-    def num_bytes(self) -> int:
-        """Return the bytes of the tensors."""
-        return sum(t.numel() * t.element_size() for t in self.tensors if t is not None)
 
 
 class PipelineQueue:
@@ -131,6 +72,7 @@ class PipelineQueue:
         self._closed: set[int] = set()  # ranks that are through: others may still have to send
         self._sender = Worker(name="pipeline-send")
         self._sent: list[Future[None]] = []
+        self._sizes = {rank: Sizes() for rank in self._others}
         self._readers = [
             threading.Thread(
                 target=self._read, args=(rank,), name=f"pipeline-from-{rank}", daemon=True
@@ -158,7 +100,7 @@ class PipelineQueue:
             StageError, MissingRanksError: as of ``take``.
         """
         for tensor in parcel.tensors:
-            if tensor is not None and (tensor.dtype not in _DTYPES or tensor.dim() > DIMS_MAX):
+            if tensor is not None and (tensor.dtype not in DTYPES or tensor.dim() > DIMS_MAX):
                 raise TensorError(
                     f"stage {label[2]}: a tensor between stages has at most {DIMS_MAX} dims and a "
                     f"common dtype, got {tensor.dim()} dims of {tensor.dtype}"
@@ -184,23 +126,34 @@ class PipelineQueue:
         return parcel
 
     def tell(self, step: int, numbers: Sequence[float]) -> list[list[float]]:
-        """Give all ranks this rank's numbers and return those of all, by rank: the end of a step.
+        """Give all ranks this rank's numbers and return those of all, by rank.
 
         Raises:
             CollectiveError: as of ``take``.
         """
         mine = torch.tensor(numbers, dtype=torch.float64)
+        return [
+            [float(n) for n in came] for (came,) in self.exchange(step, (mine,)) if came is not None
+        ]
+
+    def exchange(
+        self, step: int, tensors: tuple[Tensor | None, ...]
+    ) -> list[tuple[Tensor | None, ...]]:
+        """Give all ranks this rank's tensors and return those of all, by rank: the end of a step.
+
+        Raises:
+            CollectiveError: as of ``take``.
+        """
         for rank in self._others:
-            self._post(rank, ("done", step, self._group.rank, 0), Parcel((mine,)))
-        told = []
-        for rank in range(self._group.world_size):
-            tensor: Tensor | None = mine
-            if rank != self._group.rank:
-                (tensor,) = self.take(rank, ("done", step, rank, 0)).tensors
-            assert tensor is not None
-            told.append([float(number) for number in tensor])
+            self._post(rank, ("done", step, self._group.rank, 0), Parcel(tensors))
+        came = [
+            tensors
+            if rank == self._group.rank
+            else self.take(rank, ("done", step, rank, 0)).tensors
+            for rank in range(self._group.world_size)
+        ]
         self._sent = [future for future in self._sent if not future.done()]
-        return told
+        return came
 
     def fail(self, text: str) -> None:
         """Tell all ranks that this one failed, unless it failed because another did."""
@@ -221,9 +174,11 @@ class PipelineQueue:
     def _post(self, rank: int, label: Label, parcel: Parcel) -> None:
         """Begin to send a parcel, and let the sending thread see that it goes."""
         counted = parcel.num_bytes if label[0] in ("values", "gradients") else 0
+        messages, whole = written(label, parcel, first_bytes=self._sizes[rank].next)
+        self._sizes[rank].saw(label[0], whole=whole)
         works: list[Work] = []
         try:
-            for tensor in _written(label, parcel):
+            for tensor in messages:
                 works.append(self._group.send(tensor, rank))  # noqa: PERF401 - those before one that fails count
         except RuntimeError as error:
             self._break(error)
@@ -248,9 +203,10 @@ class PipelineQueue:
 
     def _read(self, rank: int) -> None:
         """Receive from one rank until it says goodbye, fails or is gone."""
+        sizes = Sizes()
         try:
             while True:
-                label, parcel = self._receive(rank)
+                label, parcel = self._receive(rank, sizes)
                 with self._lock:
                     if label[0] == "failed":
                         self._failure = self._failure or (self._group.ranks[rank], parcel.text)
@@ -264,46 +220,24 @@ class PipelineQueue:
         except (RuntimeError, ValueError, IndexError) as error:
             self._break(error)
 
-    def _receive(self, rank: int) -> tuple[Label, Parcel]:
+    def _receive(self, rank: int, sizes: Sizes) -> tuple[Label, Parcel]:
         """Receive one parcel, when there is room for it."""
-        first = np.empty(_FIRST, np.uint8)
-        self._group.receive(torch.from_numpy(first), rank).wait(_FOREVER)
-        came_s = time.perf_counter()
-        head = first.view(np.int64)[: _HEAD + 1].tolist()
-        rest = _RESTS[head[_HEAD]]
-        count, begin = head[4] * _SHAPE, 8 * (_HEAD + 1)
-        if rest == "shapes":
-            numbers = self._numbers(count, rank)
-        else:
-            numbers = first[begin : begin + 8 * count].view(np.int64).tolist()
-        shapes = [numbers[at : at + _SHAPE] for at in range(0, len(numbers), _SHAPE)]
-        empty = [_empty(shape) for shape in shapes]
-        text = torch.empty(head[5], dtype=torch.uint8)
-        parcel = Parcel(tuple(empty))
-        size = parcel.num_bytes
-        with self._lock:
-            while not (self._has_room("in", size) or self._owner_waits):
-                self._lock.wait()
-            self._count("in", size)
-        at = begin + 8 * count
-        for tensor in (*(_raw(t) for t in empty if t is not None), text):
-            if tensor.numel() and rest == "nothing":
-                tensor.copy_(torch.from_numpy(first[at : at + tensor.numel()]))
-                at += tensor.numel()
-            elif tensor.numel():
-                self._group.receive(tensor, rank).wait(_FOREVER)
-        for shape, kept in zip(shapes, empty, strict=True):
-            if kept is not None:
-                kept.requires_grad_(bool(shape[1]))
-        label = (_WHATS[head[0]], head[1], head[2], head[3])
-        said = text.numpy().tobytes().decode(errors="replace")
-        return label, Parcel(parcel.tensors, said, age_s=1e-9 * head[6], came_s=came_s)
 
-    def _numbers(self, count: int, rank: int) -> list[int]:
-        numbers = torch.empty(count, dtype=torch.int64)
-        self._group.receive(numbers, rank).wait(_FOREVER)
-        received: list[int] = numbers.tolist()
-        return received
+        def fill(tensor: Tensor) -> None:
+            self._group.receive(tensor, rank).wait(_FOREVER)
+
+        def admit(size: int) -> None:
+            with self._lock:
+                while not (self._has_room("in", size) or self._owner_waits):
+                    self._lock.wait()
+                self._count("in", size)
+
+        first = np.empty(sizes.next, np.uint8)
+        fill(torch.from_numpy(first))
+        came_s = time.perf_counter()
+        label, parcel, whole = read(first, came_s=came_s, fill=fill, admit=admit)
+        sizes.saw(label[0], whole=whole)
+        return label, parcel
 
     def _has_room(self, way: _Way, size: int) -> bool:
         return self._bytes[way] == 0 or self._bytes[way] + size <= self.bytes_max
@@ -348,52 +282,3 @@ class PipelineQueue:
         if self._failure is not None:
             rank, text = self._failure
             raise StageError(text, rank)
-
-
-def _written(label: Label, parcel: Parcel) -> Iterator[Tensor]:
-    """Yield a parcel as the messages that travel: the first one, and the bytes that it has no room for.
-
-    The first one has a fixed size: head, shapes, and all bytes of tensors and text if they fit. Most parcels between
-    small stages do, and a message costs tens of microseconds whatever is in it.
-    """
-    text = np.frombuffer(parcel.text.encode()[:TEXT_BYTES_MAX], np.uint8)
-    shapes = [number for tensor in parcel.tensors for number in _shape_numbers(tensor)]
-    age_ns = round(1e9 * parcel.age_s)
-    head = [_WHATS.index(label[0]), *label[1:], len(parcel.tensors), text.size, age_ns]
-    blocks = [_raw(t).numpy() for t in parcel.tensors if t is not None and t.numel()] + [text]
-    room = _FIRST - 8 * (_HEAD + 1 + len(shapes))
-    size = sum(block.size for block in blocks)
-    rest: _Rest = "nothing" if size <= room else "bytes" if room >= 0 else "shapes"
-    first = np.zeros(_FIRST, np.uint8)
-    numbers = [*head, _RESTS.index(rest), *(() if rest == "shapes" else shapes)]
-    first.view(np.int64)[: len(numbers)] = numbers
-    if rest == "nothing":
-        first[8 * len(numbers) :][:size] = np.concatenate(blocks)
-    yield torch.from_numpy(first)
-    if rest == "shapes":
-        yield torch.tensor(shapes, dtype=torch.int64)
-    if rest != "nothing":
-        yield from (_raw(t) for t in parcel.tensors if t is not None and t.numel())
-        if text.size:
-            yield torch.from_numpy(text.copy())
-
-
-def _shape_numbers(tensor: Tensor | None) -> list[int]:
-    """Return dtype, requires_grad, dims and shape as a fixed count of numbers; dtype -1: no tensor."""
-    if tensor is None:
-        return [-1] + [0] * (_SHAPE - 1)
-    fill = [0] * (DIMS_MAX - tensor.dim())
-    dtype = _DTYPES.index(tensor.dtype)
-    return [dtype, int(tensor.requires_grad), tensor.dim(), *tensor.shape, *fill]
-
-
-def _empty(numbers: Sequence[int]) -> Tensor | None:
-    """Return room for a tensor of which the shape came."""
-    if numbers[0] < 0:
-        return None
-    return torch.empty(tuple(numbers[3 : 3 + numbers[2]]), dtype=_DTYPES[numbers[0]])
-
-
-def _raw(tensor: Tensor) -> Tensor:
-    """Return a tensor's memory as bytes."""
-    return tensor.detach().reshape(-1).view(torch.uint8)

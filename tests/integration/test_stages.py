@@ -44,6 +44,7 @@ def test_two_stages_are_one_run(words: list[str], capsys: pytest.CaptureFixture[
     assert told["rows"] > 0
     assert told["strategy"]["dense"] == "stages"
     assert told["watch"]["bubble_formula"] == pytest.approx(1 / 3)
+    assert all(told["watch"][f"place_{place}_compute_s"] > 0.0 for place in range(2))
     assert set(psutil.Process().children(recursive=True)) <= set(before)
 
 

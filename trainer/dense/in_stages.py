@@ -85,6 +85,7 @@ class DenseInStages(SplitDense):
             device=self._device,
             queue_bytes_max=settings.stage_queue_bytes,
             within=self.precision.forward,
+            tells=lambda: torch.cat(self._logits) if self._logits else torch.zeros(0),
         )
         self._own = dict(self._pipeline.named_parameters())
         self.steps = StageSteps(
@@ -98,7 +99,8 @@ class DenseInStages(SplitDense):
         self._loss_now = 0.0
         self._samples = 0
         self._logits: list[Tensor] = []
-        self._bubble_share = 0.0
+        ranks = self._talk.world_size
+        self._times = torch.zeros(ranks, len(PARTS) + 1, dtype=torch.float64)
         self._is_finished = False
 
     @override
@@ -183,12 +185,13 @@ class DenseInStages(SplitDense):
         self.steps.zero_grad()
         self.steps.take_part()
         self._pipeline.clock.to("rest")
-        seconds = self._pipeline.clock.seconds
-        times = torch.tensor([seconds["bubble"], seconds["compute"]], dtype=torch.float64)
+        clock, own = self._pipeline.clock, self._talk.rank
+        self._times[own] = torch.tensor(
+            [*clock.seconds.values(), clock.total_s], dtype=torch.float64
+        )
         self._pipeline.close()
         self._is_finished = True
-        self._talk.all_reduce(times, what="times of the pipeline")
-        self._bubble_share = bubble_share(*times.tolist())
+        self._talk.all_reduce(self._times, what="times of the pipeline")
         found = stage_state.gather(self.whole, self._parts(), self._talk)
         with torch.no_grad():
             for name, value in (*self.whole.named_parameters(), *self.whole.named_buffers()):
@@ -228,15 +231,19 @@ class DenseInStages(SplitDense):
 
     @override
     def facts(self, *, seconds: float) -> dict[str, float]:
-        timetable, clock = self._pipeline.timetable, self._pipeline.clock
+        timetable = self._pipeline.timetable
         ranks = self._mesh.pipeline.world_size
+        parts = dict(zip(PARTS, self._times.sum(0).tolist(), strict=False))
         return {
-            "bubble_share": self._bubble_share,
+            "bubble_share": bubble_share(parts["bubble"], parts["compute"]),
             "bubble_formula": bubble_formula(ranks, timetable.micro_batches),
             "bubble_planned": timetable.bubble_share,
             "stage_queue_bytes_max": float(self._pipeline.queue.peak_bytes),
-            "stage_total_s": clock.total_s,
-            **{f"stage_{part}_s": clock.seconds[part] for part in PARTS},
+            **{
+                f"place_{place}_{part}_s": seconds
+                for place, times in enumerate(self._times.tolist())
+                for part, seconds in zip((*PARTS, "total"), times, strict=True)
+            },
             **scale_facts(self.precision.scale),
         }
 
@@ -246,10 +253,8 @@ class DenseInStages(SplitDense):
         scale = 1.0 if self.precision.scale is None else self.precision.scale.value
         stepped = self._pipeline.step(inputs, labels, scale=scale)
         self._samples, self._loss_now = len(labels), stepped.loss
-        logits = torch.cat([*self._logits, torch.zeros(0 if self._logits else len(labels))])
-        with self._pipeline.clock.during("hand_over"):
-            self._talk.all_reduce(logits, what="logits")
-        return stepped.loss, logits
+        assert stepped.told is not None, "the last stage's trainer tells its logits"
+        return stepped.loss, stepped.told
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a micro-batch; keeps its logits."""

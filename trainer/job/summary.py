@@ -4,6 +4,7 @@ Rooms before and after: ``job`` fills it; ``cli`` prints it.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ _STAGE_PARTS = {
     "dense_step": "dense step",
     "rest": "between steps",
 }
-"""Of a trainer's time, see ``collective.pipeline_clock``."""
+"""Of the time of a pipeline's trainers, see ``collective.pipeline_clock``."""
 
 _SPLIT = ("dense_trainers", "stages")
 
@@ -215,12 +216,16 @@ def _watch_text(watch: Facts) -> str:
 
 
 def _stages_text(watch: Facts) -> str:
-    """Return where the time of a pipeline's trainers went; empty without one."""
-    total_s = watch.get("stage_total_s", 0.0)
-    if not total_s:
-        return ""
-    shares = [f"{text} {watch[f'stage_{p}_s'] / total_s:.1%}" for p, text in _STAGE_PARTS.items()]
-    return ", ".join(shares)
+    """Return where the time of a pipeline's trainers went, a line each; empty without one."""
+    lines = []
+    for place in itertools.takewhile(lambda n: f"place_{n}_total_s" in watch, itertools.count()):
+        total_s = watch[f"place_{place}_total_s"] or math.inf
+        shares = [
+            f"{text} {watch[f'place_{place}_{part}_s'] / total_s:.1%}"
+            for part, text in _STAGE_PARTS.items()
+        ]
+        lines.append(f"trainer {place}: {', '.join(shares)}")
+    return "\n".join(lines)
 
 
 def _auc_text(summary: Summary) -> str:

@@ -3,6 +3,8 @@
 Trainers are threads over shards of this process; they meet by real gloo connections.
 """
 
+import io
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import pserver
 from collective import StageError
@@ -22,7 +25,7 @@ from tests.unit.trainer.split_runs import RULE, SYNC, WAIT_S, RunTogether, alone
 from tests.unit.trainer.test_hybrid import free_port, joined_order
 from trainer.config import RunSettings
 from trainer.job import run as job
-from trainer.job.summary import Summary
+from trainer.job.summary import Summary, summary_table
 from trainer.loop import CtrModel
 
 CUTS = {2: "mlp.layers.0", 3: "mlp,mlp.layers.0", 4: "linear,mlp,mlp.last"}
@@ -173,9 +176,9 @@ def test_cuts_are_chosen_where_none_are_given(run_together: RunTogether, tmp_pat
     torch.testing.assert_close(found, wanted, rtol=0.0, atol=1e-6)
 
 
-def seconds_of(told: Summary) -> dict[str, float]:
-    """Return where a trainer's time went."""
-    return {part: told.watch[f"stage_{part}_s"] for part in PARTS}
+def seconds_of(told: Summary, place: int) -> dict[str, float]:
+    """Return where the time of a trainer of a pipeline went."""
+    return {part: told.watch[f"place_{place}_{part}_s"] for part in PARTS}
 
 
 def test_the_parts_of_a_trainers_time_sum_to_it(
@@ -192,15 +195,22 @@ def test_the_parts_of_a_trainers_time_sum_to_it(
 
     told, _, _ = run_together(in_stages(path, 2, 2, batch_size=8, accumulate_steps=2, **SYNC))
 
-    for one in told:
-        seconds = seconds_of(one)
-        assert sum(seconds.values()) == pytest.approx(one.watch["stage_total_s"], abs=1e-6)
-        assert min(seconds.values()) >= 0.0
-        assert one.watch["stage_total_s"] <= one.seconds + 1e-6
-        assert seconds["compute"] >= 3 * 2 * 2 * 0.0099  # steps, micro-batches, passes
-    bubble, compute = (sum(seconds_of(one)[name] for one in told) for name in ("bubble", "compute"))
-    for one in told:
-        assert one.watch["bubble_share"] == pytest.approx(bubble / (bubble + compute))
+    names = [name for name in told[0].watch if name.startswith(("place_", "bubble_"))]
+    assert [told[1].watch[name] for name in names] == [told[0].watch[name] for name in names]
+    seconds = [seconds_of(told[0], place) for place in range(2)]
+    for place, own in enumerate(seconds):
+        total_s = told[0].watch[f"place_{place}_total_s"]
+        assert sum(own.values()) == pytest.approx(total_s, abs=1e-6)
+        assert min(own.values()) >= 0.0
+        assert total_s <= told[place].seconds + 1e-6
+        assert own["compute"] >= 3 * 2 * 2 * 0.0099  # steps, micro-batches, passes
+    bubble, compute = (sum(own[name] for own in seconds) for name in ("bubble", "compute"))
+    assert told[0].watch["bubble_share"] == pytest.approx(bubble / (bubble + compute))
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(summary_table(told[0]))
+    assert re.search(
+        r"trainer 1: computes \d+\.\d%, bubble .*, between steps", console.export_text()
+    )
 
 
 def test_rows_that_come_late_are_no_bubble(
@@ -227,5 +237,5 @@ def test_rows_that_come_late_are_no_bubble(
     told, _, _ = run_together(in_stages(path, 2, 2, batch_size=8, accumulate_steps=2, **SYNC))
 
     assert [one.steps for one in told] == [3, 3]
-    for one in told:
-        assert seconds_of(one)["rows"] >= 3 * held_s - 0.001
+    for place in range(2):
+        assert seconds_of(told[0], place)["rows"] >= 3 * held_s - 0.001
