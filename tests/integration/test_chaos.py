@@ -267,7 +267,7 @@ def kill_when_begun(ps: str, number: int, steps: int) -> Watcher:
 @pytest.mark.parametrize(
     ("mode", "knobs"),
     [
-        ("sync", {"on_missing": "drop", "barrier_timeout": 2.0}),
+        ("sync", {"on_missing": "drop", "barrier_timeout": 5.0, "lease_s": 5.0}),
         pytest.param("async", {}, marks=pytest.mark.slow),
         pytest.param("geo", {"k_steps": 5}, marks=pytest.mark.slow),
     ],

@@ -105,7 +105,7 @@ def test_server_that_was_cut_off_takes_nothing_when_it_comes_back(
 ) -> None:
     """SIGSTOP, promote, SIGCONT: what is pushed through clients of before is in the new server, or refused."""
     settings = pserver.ClientSettings(timeout_s=2 * WAIT_S, try_timeout_s=5.0)
-    brief = pserver.ClientSettings(timeout_s=8.0, try_timeout_s=5.0)
+    brief = pserver.ClientSettings(timeout_s=4.0, try_timeout_s=4.0)
     with servers() as start:
         one = start("--journal", str(tmp_path / "one"), "--acknowledge", acknowledge).wait_ready()
         flags = ("--journal", str(tmp_path / "two"), "--standby-of", one.endpoint)

@@ -35,6 +35,12 @@ from tests.unit.server.test_replay import Commands, prepared
 WAIT_S = 20.0
 
 
+@pytest.fixture(autouse=True)
+def questions_that_wait_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standby that asks gets its answer soon when there is nothing, so that whoever waits for that waits briefly."""
+    monkeypatch.setattr("pserver.server.standby._WAIT_S", 0.1)
+
+
 class Way:
     """The way to a server of this process; cut, it cannot be reached."""
 
@@ -115,7 +121,8 @@ def test_standby_becomes_the_shard(tmp_path: Path, is_dead: bool) -> None:
         if is_dead:
             await caught_up(primary)
             way.is_cut = True
-            standby.heard_s -= PROMISE_S  # long ago: its promise is over
+            async with standby._asking:  # what was under way is answered
+                standby.heard_s -= PROMISE_S  # long ago: its promise is over
         with pytest.raises(StandbyError, match="standby of primary:1"):
             await servicer.call("Describe", b"")
         reply = await promoted(servicer)
