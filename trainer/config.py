@@ -10,7 +10,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from typing_extensions import override
 
-from pserver import AccessSettings, ClientSettings, Settings
+from pserver import AccessSettings, ClientSettings
+from trainer.settings.columns import COLUMNS, ColumnSettings, refuse_idle_columns
 from trainer.settings.computing import ComputingSettings, refuse_idle_computing
 from trainer.settings.every import every_of
 from trainer.settings.model_name import checked_model
@@ -32,7 +33,7 @@ _IDLE_WITH = {
 }
 """Settings that nothing reads when the other one is given."""
 
-_IDLE_WITHOUT_DATA = ("format", "slots", "bad_lines")
+_IDLE_WITHOUT_DATA = ("format", "slots", "bad_lines", *COLUMNS)
 """Settings that nothing reads unless a file is."""
 
 
@@ -45,7 +46,7 @@ def _checked_every(given: object) -> object:
     return text
 
 
-class DataSettings(Settings):
+class DataSettings(ColumnSettings):
     """The rows of a run."""
 
     data: Annotated[
@@ -53,7 +54,7 @@ class DataSettings(Settings):
         Field(description="training FILE,PATTERN,...; none: generated Criteo-shaped rows"),
     ] = None
     format: Annotated[
-        Literal["criteo", "avazu", "libsvm", "libfm"],
+        Literal["criteo", "avazu", "libsvm", "libfm", "parquet"],
         Field(description="of --data and --eval-data; libfm is libsvm by another name"),
     ] = "criteo"
     slots: Annotated[
@@ -107,6 +108,7 @@ class DataSettings(Settings):
                 raise ValueError(f"{name} has no effect without data: generated rows need none")
         if self.range_rows is not None and self.data_mode == "static":
             raise ValueError("range_rows has no effect unless data_mode is dynamic")
+        refuse_idle_columns(self.model_fields_set, self.format)
         if "slots" in self.model_fields_set and self.format not in ("libsvm", "libfm"):
             raise ValueError(
                 f"slots has no effect with format {self.format}, which has its own; leave it out"

@@ -9,8 +9,9 @@ What always holds:
     * Every trainer sees the same numbers, slots and held-out rows.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from trainer.config import DataSettings
 from trainer.dataset import (
@@ -18,16 +19,18 @@ from trainer.dataset import (
     SHOWN_BAD_LINES_MAX,
     Batch,
     DataError,
-    FileReader,
-    FileSet,
     Format,
     Generator,
+    Reader,
+    Source,
+    TextFiles,
     count_files,
     find_files,
 )
 from trainer.dataset.avazu import AvazuFormat
 from trainer.dataset.criteo import CriteoFormat
 from trainer.dataset.libsvm import LibsvmFormat, Longest
+from trainer.settings.columns import names_of
 
 GENERATED_HELD_OUT_ROWS = 200_000
 """Held-out rows of generated data when nothing is said: the AUC's error is below 0.001."""
@@ -52,10 +55,9 @@ class Data:
     _batch_size: int
     _seed: int
     _held_out_rows: int = 0
-    _files: FileSet | None = None
-    _form: Format | None = None
-    _eval_files: FileSet | None = None
-    _readers: list[FileReader] = field(default_factory=list)
+    _files: Source | None = None
+    _eval_files: Source | None = None
+    _readers: list[Reader] = field(default_factory=list)
 
     @property
     def has_held_out(self) -> bool:
@@ -97,11 +99,8 @@ class Data:
             self._settings, self._seed, rows=end, skip_rows=begin, batch_size=self._batch_size
         )
 
-    def _reader(self, files: FileSet, begin: int, end: int) -> FileReader:
-        assert self._form is not None, "files come with their format"
-        reader = FileReader(
-            files,
-            self._form,
+    def _reader(self, files: Source, begin: int, end: int) -> Reader:
+        reader = files.reader(
             batch_size=self._batch_size,
             skip_rows=begin,
             rows_max=end - begin,
@@ -183,35 +182,68 @@ def _generated(settings: DataSettings, batch_size: int, seed: int) -> Data:
 
 def _from_files(settings: DataSettings, name: str, batch_size: int, seed: int) -> Data:
     """Return the rows of files."""
-    form, longest = _format(settings)
-    files = count_files(find_files(name), form, name=name, look=longest.look)
+    found, held_out = find_files(name), None
+    if settings.eval_data is not None:
+        held_out = find_files(settings.eval_data)
+    files, eval_files = (_parquet if settings.format == "parquet" else _text)(
+        settings, found, held_out
+    )
     held_out_rows = settings.eval_last or 0
     rows = files.rows - held_out_rows
     if rows < 1:
         held = f", of which the last {held_out_rows} are held out" if held_out_rows else ""
         raise DataError(f"{name}: {files.rows} rows{held}: nothing is left to train on")
-    eval_files = None
-    if settings.eval_data is not None:
-        found = find_files(settings.eval_data)
-        eval_files = count_files(found, form, name=settings.eval_data, look=longest.look)
+    if eval_files is not None:
         held_out_rows = eval_files.rows
         if held_out_rows < 1:
             raise DataError(f"{settings.eval_data}: 0 rows: nothing to score")
-    if isinstance(form, LibsvmFormat) and settings.slots is None:
-        form = LibsvmFormat(slots=longest.slots)
     return Data(
         rows=rows,
-        num_slots=form.num_slots,
-        num_dense=form.num_dense,
+        num_slots=files.num_slots,
+        num_dense=files.num_dense,
         source=f"{name}, {rows:,} rows",
         _settings=settings,
         _batch_size=batch_size,
         _seed=seed,
         _held_out_rows=held_out_rows,
         _files=files,
-        _form=form,
         _eval_files=eval_files,
     )
+
+
+def _parquet(
+    settings: DataSettings, paths: Sequence[Path], eval_paths: Sequence[Path] | None
+) -> tuple[Source, Source | None]:
+    """Return training and held-out files of named columns, which have the same ones."""
+    # Loads more of pyarrow, for such data only.
+    from trainer.dataset.parquet import find_parquet
+    from trainer.dataset.parquet_columns import Wanted, check_alike
+
+    wanted = Wanted(
+        settings.label_column, names_of(settings.dense_columns), names_of(settings.slot_columns)
+    )
+    files = find_parquet(paths, wanted, name=str(settings.data))
+    if eval_paths is None:
+        return files, None
+    eval_files = find_parquet(eval_paths, wanted, name=str(settings.eval_data))
+    check_alike(
+        files.columns, eval_files.columns, first=str(settings.data), where=str(settings.eval_data)
+    )
+    return files, eval_files
+
+
+def _text(
+    settings: DataSettings, paths: Sequence[Path], eval_paths: Sequence[Path] | None
+) -> tuple[Source, Source | None]:
+    """Return training and held-out files of lines; the longest of libsvm's says how many slots there are."""
+    form, longest = _format(settings)
+    files = count_files(paths, form, name=str(settings.data), look=longest.look)
+    eval_files = None
+    if eval_paths is not None:
+        eval_files = count_files(eval_paths, form, name=str(settings.eval_data), look=longest.look)
+    if isinstance(form, LibsvmFormat) and settings.slots is None:
+        form = LibsvmFormat(slots=longest.slots)
+    return TextFiles(files, form), None if eval_files is None else TextFiles(eval_files, form)
 
 
 def _format(settings: DataSettings) -> tuple[Format, Longest]:

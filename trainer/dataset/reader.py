@@ -1,8 +1,8 @@
-"""Read text files of one format as batches: any range of their rows, bad lines by policy.
+"""Read files as batches: any range of their rows, bad lines by policy; text of one format.
 
 Rooms before and after: ``files`` has found and counted the files, ``lines`` cuts them into blocks, a
 format (``rows``) parses those; this room counts what is bad, cuts rows into batches and hands
-them to the loop.
+them to the loop. ``parquet`` reads files that have no lines.
 
 What always holds:
     * A row is a line, good or bad, that is no header; rows are counted from 1 over all files in their
@@ -17,11 +17,13 @@ Cost in rows a second and core: Criteo 0.5 million, Avazu 2, libsvm 3 with ten f
 gzip halves that.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from trainer.dataset.batch import Batch
 from trainer.dataset.files import FileRows, FileSet
@@ -37,17 +39,18 @@ SHOWN_BAD_LINES_MAX: Final = 5
 Ints = NDArray[np.int64]
 
 
-class FileReader:
-    """Batches of some files, plain or gzip (by the name's .gz).
+class Reader(ABC):
+    """Batches of some rows of a data set.
 
     Iterating begins at ``skip_rows`` each time, with ``counts`` at zero. Iterate once at a time.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a range and a policy, by name
         self,
-        files: FileSet,
-        form: Format,
+        name: str,
         *,
+        rows: int,
+        num_slots: int,
         batch_size: int,
         skip_rows: int = 0,
         rows_max: int | None = None,
@@ -56,8 +59,9 @@ class FileReader:
         """Choose the range of rows; files are opened when iteration begins.
 
         Args:
-            files: in the order in which they are read.
-            form: of all of them.
+            name: what messages call the files.
+            rows: of all of them.
+            num_slots: of each.
             batch_size: rows a batch, at least 1; the last batch may be short.
             skip_rows: rows to pass over, good or bad, without looking at them.
             rows_max: rows to read after those, good or bad. None: to the end.
@@ -74,26 +78,99 @@ class FileReader:
                 f"skip_rows {skip_rows}, rows_max {rows_max}, bad_lines_max {bad_lines_max}"
             )
         self.counts = ReadCounts()
-        self._files = files
-        self._form = form
+        self._name = name
+        self._num_slots = num_slots
         self._batch_size = batch_size
         self._begin = skip_rows
-        self._end = files.rows if rows_max is None else min(files.rows, skip_rows + rows_max)
+        self._end = rows if rows_max is None else min(rows, skip_rows + rows_max)
         self._bad_lines_max = bad_lines_max
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches in order.
 
         Raises:
-            DataError: a line is bad (the message is "file:line: what must hold, what came"),
+            DataError: a row is bad (the message says where, what must hold, what came),
                 more than ``bad_lines_max`` are, or a file cannot be read or has become shorter. Rows
                 of earlier blocks have been yielded but for an unfinished batch.
         """
         self.counts = ReadCounts()
         return self._cut(self._parts())
 
+    @abstractmethod
     def _parts(self) -> Iterator[tuple[Rows, Ints]]:
-        """Yield the good rows of each block, with their numbers in the data set."""
+        """Yield the good rows of each block, with their numbers in the data set, from 1."""
+
+    def _refuse(self, problem: str) -> None:
+        """Count one bad line, or raise if it may not be skipped."""
+        if self._bad_lines_max == 0:
+            raise DataError(problem)
+        counts = self.counts
+        counts.bad_lines += 1
+        if len(counts.first_bad_lines) < SHOWN_BAD_LINES_MAX:
+            counts.first_bad_lines.append(problem)
+        if counts.bad_lines > self._bad_lines_max:
+            raise DataError(
+                f"{self._name}: at most {self._bad_lines_max} bad lines may be skipped, "
+                f"got one more; the first: {counts.first_bad_lines[0]}"
+            )
+
+    def _cut(self, parts: Iterator[tuple[Rows, Ints]]) -> Iterator[Batch]:
+        """Yield the rows of all parts as batches: views where one part has a whole batch."""
+        rest: list[Batch] = []  # the head of the next batch: fewer than batch_size rows in all
+        missing = self._batch_size
+        for rows, numbers in parts:
+            begin = 0
+            while begin < len(numbers):
+                end = min(begin + missing, len(numbers))
+                slots, position = self._num_slots, int(numbers[end - 1])
+                rest.append(some_rows(rows, begin, end, num_slots=slots, position=position))
+                missing -= end - begin
+                begin = end
+                if missing == 0:
+                    yield joined(rest)
+                    rest = []
+                    missing = self._batch_size
+        if rest:
+            yield joined(rest)
+
+
+class FileReader(Reader):
+    """Batches of some text files, plain or gzip (by the name's .gz)."""
+
+    def __init__(
+        self,
+        files: FileSet,
+        form: Format,
+        *,
+        batch_size: int,
+        skip_rows: int = 0,
+        rows_max: int | None = None,
+        bad_lines_max: int = 0,
+    ) -> None:
+        """Choose the range of rows; see ``Reader``.
+
+        Args:
+            files: in the order in which they are read.
+            form: of all of them.
+            batch_size: as of ``Reader``.
+            skip_rows: as of ``Reader``.
+            rows_max: as of ``Reader``.
+            bad_lines_max: as of ``Reader``.
+        """
+        super().__init__(
+            files.name,
+            rows=files.rows,
+            num_slots=form.num_slots,
+            batch_size=batch_size,
+            skip_rows=skip_rows,
+            rows_max=rows_max,
+            bad_lines_max=bad_lines_max,
+        )
+        self._files = files
+        self._form = form
+
+    @override
+    def _parts(self) -> Iterator[tuple[Rows, Ints]]:
         before = 0
         for file in self._files.files:
             begin, end = max(self._begin - before, 0), min(self._end - before, file.rows)
@@ -140,36 +217,3 @@ class FileReader:
         self.counts.empty_ints += rows.num_empty_ints
         self.counts.empty_ids += rows.num_empty_ids
         return rows, numbers - file.num_headers + before
-
-    def _refuse(self, problem: str) -> None:
-        """Count one bad line, or raise if it may not be skipped."""
-        if self._bad_lines_max == 0:
-            raise DataError(problem)
-        counts = self.counts
-        counts.bad_lines += 1
-        if len(counts.first_bad_lines) < SHOWN_BAD_LINES_MAX:
-            counts.first_bad_lines.append(problem)
-        if counts.bad_lines > self._bad_lines_max:
-            raise DataError(
-                f"{self._files.name}: at most {self._bad_lines_max} bad lines may be skipped, "
-                f"got one more; the first: {counts.first_bad_lines[0]}"
-            )
-
-    def _cut(self, parts: Iterator[tuple[Rows, Ints]]) -> Iterator[Batch]:
-        """Yield the rows of all parts as batches: views where one part has a whole batch."""
-        rest: list[Batch] = []  # the head of the next batch: fewer than batch_size rows in all
-        missing = self._batch_size
-        for rows, numbers in parts:
-            begin = 0
-            while begin < len(numbers):
-                end = min(begin + missing, len(numbers))
-                slots, position = self._form.num_slots, int(numbers[end - 1])
-                rest.append(some_rows(rows, begin, end, num_slots=slots, position=position))
-                missing -= end - begin
-                begin = end
-                if missing == 0:
-                    yield joined(rest)
-                    rest = []
-                    missing = self._batch_size
-        if rest:
-            yield joined(rest)

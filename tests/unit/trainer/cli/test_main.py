@@ -225,6 +225,13 @@ IN_MODES: tuple[dict[str, object], ...] = (
     },
     {"role": "dense", "listen": "a:1", "stage_queue_bytes": 7},
     {"stages": 4, "virtual": 2, "schedule": "interleaved", "cut": "a,b,c", "trainers": 2},
+    {
+        "data": "x",
+        "format": "parquet",
+        "label_column": "y",
+        "dense_columns": "a",
+        "slot_columns": "b",
+    },
 )
 """Settings of the modes, of data, and of roles."""
 

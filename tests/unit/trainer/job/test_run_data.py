@@ -4,8 +4,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
+import pserver
 from tests.unit.trainer.models import criteo_line, on_file, settings
 from trainer.config import RunSettings
 from trainer.data import GENERATED_HELD_OUT_ROWS, Data
@@ -172,3 +175,41 @@ def test_pipe_is_refused_since_it_cannot_be_read_twice(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match="must be a file, not a pipe"):
         choose_data(on_file(pipe))
+
+
+def test_columns_of_parquet_train_as_the_same_rows_in_text(hundred: Path, tmp_path: Path) -> None:
+    """Criteo's integers and ids as named columns: the same losses and the same held-out rows."""
+    (batch,) = choose(on_file(hundred), batch_size=100, seed=0).train(0, 100)
+    fields = [line.split("\t") for line in hundred.read_text(encoding="utf-8").splitlines()]
+    columns: dict[str, object] = {f"I{i}": batch.dense[:, i] for i in range(13)}
+    columns |= {f"C{i}": [int(row[14 + i], 16) for row in fields] for i in range(26)}
+    table = pa.table({"click": batch.labels, **columns})
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(table, path, row_group_size=30)
+    told: list[list[float]] = []
+    for more in (
+        {"data": str(hundred)},
+        {"data": str(path), "format": "parquet", "label_column": "click"},
+    ):
+        told.append([])
+        summary = run(
+            on_file(hundred, eval_last=30, **more), on_step=lambda step: told[-1].append(step.loss)
+        )
+        told[-1] += [summary.auc or 0.0, summary.log_loss or 0.0]
+
+    assert told[0] == told[1]
+    assert len(told[0]) == 4
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"data": "a", "label_column": "y"}, "label_column has no effect with format criteo"),
+        ({"slot_columns": "a"}, "slot_columns has no effect without data"),
+        ({"data": "a", "format": "parquet", "slots": 3}, "slots has no effect with format parquet"),
+    ],
+)
+def test_columns_are_refused_where_nothing_reads_them(values: dict[str, object], text: str) -> None:
+    """The setting is named, with what it goes with."""
+    with pytest.raises(pserver.ConfigError, match=text):
+        RunSettings.make(values, origins={})
