@@ -144,7 +144,7 @@ def test_one_id_a_slot_needs_no_offsets(tmp_path: Path) -> None:
             ("d", pa.bool_()),
         ]
     )
-    rows = [
+    rows: list[Row] = [
         {"click": True, "a": "x", "b": 255, "c": 2**64 - 1, "d": True},
         {"click": False, "a": None, "b": None, "c": 0, "d": False},
     ]
