@@ -66,7 +66,7 @@ def launch(settings: RunSettings, *, environ: Mapping[str, str]) -> Summary:
     folder = Path(settings.log_dir)
     folder.mkdir(parents=True, exist_ok=True)
     clean = without_ours(environ)
-    # numpy's threads wait by spinning, which takes the cores from the other trainers: 64 against 52 ms a step of two
+    # numpy's threads wait by spinning, which takes the cores from the other trainers: 32 against 25 ms a step of two
     # small stages on two cores.
     clean.setdefault("OPENBLAS_NUM_THREADS", str(_threads(settings)))
     events: Events = queue.Queue()
