@@ -94,7 +94,13 @@ def test_i2_connect_waits_for_a_server_that_is_still_starting(start: Start) -> N
     assert server.is_running
 
 
-@pytest.mark.parametrize("endpoint", ["nobody.invalid:6170", None], ids=["name", "port"])
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        pytest.param("nobody.invalid:6170", id="name"),
+        pytest.param(None, id="port", marks=pytest.mark.slow),
+    ],
+)
 def test_i2_a_wait_for_servers_is_told_again_and_again(
     monkeypatch: pytest.MonkeyPatch, endpoint: str | None
 ) -> None:

@@ -45,7 +45,7 @@ def close(*trainers: Trainer) -> None:
         trainer.client.close(flush=False)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_e2_the_dead_server_is_named(start: Start, mode: str) -> None:
     """SIGKILL 1 of 3: every trainer's pull ends in an error that names the server's endpoint."""
     cluster = start_cluster(start, 3)

@@ -38,7 +38,16 @@ def test_every_row_is_in_the_files_when_a_cluster_was_saved(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [(1, 3), (3, 1), (3, 2), (2, 8), (3, 3), (3, 5), (3, 7)]
+    ("before", "after"),
+    [
+        (1, 3),
+        (3, 1),
+        (3, 2),
+        (3, 3),
+        (3, 7),
+        pytest.param(2, 8, marks=pytest.mark.slow),
+        pytest.param(3, 5, marks=pytest.mark.slow),
+    ],
 )
 def test_d5_rows_are_the_same_to_the_bit_when_another_number_of_shards_loads(
     tmp_path: Path, before: int, after: int
