@@ -25,7 +25,7 @@ from collective.ring import (
     check_tensor,
     reduce_scatter,
     ring_all_reduce,
-    sum_dtype,
+    sums_of,
 )
 
 
@@ -94,15 +94,9 @@ def hierarchical_all_reduce(
         wire = feedback = None
     if tensor.numel() == 0 or levels.inside.world_size * levels.across.world_size == 1:
         return
-    with torch.no_grad():
-        flat = (
-            tensor.detach().cpu().contiguous().view(-1)
-        )  # copies only where device or layout ask for it
-        sums = flat.to(sum_dtype(tensor.dtype))
+    with sums_of(tensor) as sums:
         mine = reduce_scatter(sums, levels.inside, what=f"{what}, inside a node")
         across = f"{what}, across nodes"
         ring_all_reduce(sums[mine], levels.across, wire=wire, feedback=feedback, what=across)
         last = f"{what}, inside again"
         all_gather(sums, levels.inside, wire=wire or tensor.dtype, what=last)
-        if sums.data_ptr() != tensor.data_ptr():
-            tensor.detach().copy_(sums.view(tensor.shape))

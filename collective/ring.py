@@ -14,6 +14,7 @@ one order and the sum is copied. Half floats are added in float32 and rounded on
 not overwritten: only its sum takes a segment's place, and that comes after what left, which it holds.
 """
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -97,11 +98,7 @@ def ring_all_reduce(
         raise TensorError("feedback is of use with wire=torch.bfloat16 only")
     if group.world_size == 1 or tensor.numel() == 0:
         return
-    with torch.no_grad():
-        flat = (
-            tensor.detach().cpu().contiguous().view(-1)
-        )  # copies only where device or layout ask for it
-        sums = flat.to(sum_dtype(tensor.dtype))
+    with sums_of(tensor) as sums:
         ring = _Ring(
             group,
             sums,
@@ -110,6 +107,17 @@ def ring_all_reduce(
             residual=None if feedback is None else feedback.of(sums),
         )
         group.run(what, ring.run)
+
+
+@contextlib.contextmanager
+def sums_of(tensor: Tensor) -> Iterator[Tensor]:
+    """Give the numbers of a tensor as (n,) in host memory, in the dtype that sums are taken in; write them back at the end.
+
+    They are the tensor's own memory unless device, layout or dtype ask for a copy.
+    """
+    with torch.no_grad():
+        sums = tensor.detach().cpu().contiguous().view(-1).to(sum_dtype(tensor.dtype))
+        yield sums
         if sums.data_ptr() != tensor.data_ptr():
             tensor.detach().copy_(sums.view(tensor.shape))
 

@@ -60,6 +60,18 @@ def spelled_out(spec: TableSpec) -> TableSpec:
     )
 
 
+def _refuse_other(kind: str, name: str, difference: str) -> None:
+    """Refuse a spec that differs from that of the table of its name.
+
+    Raises:
+        SpecMismatchError: it differs.
+    """
+    if difference:
+        raise SpecMismatchError(
+            f"{kind} {name!r} exists with another spec (existing against wanted): {difference}"
+        )
+
+
 class Registry:
     """Name to table. Owner: the shard's owner thread.
 
@@ -100,12 +112,7 @@ class Registry:
         wanted = spelled_out(spec)
         table = self._tables.get(wanted.name)
         if table is not None:
-            difference = table.spec.difference(wanted)
-            if difference:
-                raise SpecMismatchError(
-                    f"table {wanted.name!r} exists with another spec (existing against wanted): "
-                    f"{difference}"
-                )
+            _refuse_other("table", wanted.name, table.spec.difference(wanted))
             return table
         self._check_free(wanted.name, self._dense, kind="dense")
         table = SparseTable(wanted, storage=self._storage)
@@ -155,12 +162,7 @@ class Registry:
         wanted = spelled_out_dense(spec)
         table = self._dense.get(wanted.name)
         if table is not None:
-            difference = table.spec.difference(wanted)
-            if difference:
-                raise SpecMismatchError(
-                    f"dense table {wanted.name!r} exists with another spec (existing against "
-                    f"wanted): {difference}"
-                )
+            _refuse_other("dense table", wanted.name, table.spec.difference(wanted))
             return table
         self._check_free(wanted.name, self._tables, kind="sparse")
         table = DenseTable(wanted, size=size)
