@@ -1,8 +1,8 @@
 """The failures of other systems that must not be ours: each has tests by its name, so that none can vanish.
 
 The names are those of a list of bug reports of other parameter servers, by group and number: A of several
-trainers, B of the network, C of memory, D of saves, E of dead and waiting processes, G of input, H of pipelines
-and collectives, I of deployment, J of metrics, K of the first hour. ``test_a2_no_row_of_many_rounds_is_lost``
+trainers, B of the network, C of memory, D of saves, E of dead and waiting processes, F of speed, G of input, H of
+pipelines and collectives, I of deployment, J of metrics, K of the first hour. ``test_a2_no_row_of_many_rounds_is_lost``
 proves that A2 does not happen here.
 """
 
@@ -19,9 +19,12 @@ PROVED = {
     "a3": "a key that repeats in a batch breaks the step, or steps more than once",
     "a4": "two looks at a new key give two vectors",
     "a5": "keys such as -1 and -2 crash or vanish",
+    "a6": "large ids work with servers and not alone, or the other way round",
     "a7": "an id that was not seen in training ends an evaluation",
     "a8": "a learning-rate schedule has no effect",
     "a9": "clipping by global norm sees a part of the gradient only",
+    "a10": "one trainer and several learn differently in sync",
+    "a11": "runs of one async job end far from each other",
     "a12": "the loss stands still once an embedding is sparse",
     "a13": "rows that are not in the batch change, or users expect them to",
     "a14": "a gradient of zero is taken for a row that was not used",
@@ -32,7 +35,9 @@ PROVED = {
     "a19": "rows or shards begin with the same random numbers",
     "a20": "one trainer fails, and what the others learn is spoilt",
     "a21": "a geo window is not waited for, or the last one is lost",
+    "a22": "one bad value lives on in the optimizer's state",
     "b1": "a message above the limit of gRPC ends the job",
+    "b2": "one tensor is above the limit, though others fit",
     "b4": "a server is back, and clients go on waiting",
     "b5": "a retry hangs for ever",
     "b6": "a dead server is noticed late, or a barrier runs into a deadline",
@@ -44,6 +49,10 @@ PROVED = {
     "b13": "more than two gigabytes in one message crash or stand still",
     "c1": "memory, files or threads grow until the process is killed",
     "c2": "reads of an evaluation make rows",
+    "c3": "rows pile up, since nobody says what may go",
+    "c6": "what is refused makes a table grow",
+    "c7": "rows cannot be taken away",
+    "c9": "a queue without a limit fills the memory",
     "d1": "after a restore weights and optimizer state are of different moments",
     "d2": "killed, or the disk is full, during a save, and the broken version is chosen",
     "d3": "a restore that loads nothing ends without an error",
@@ -57,8 +66,19 @@ PROVED = {
     "e1": "trainers with unequal numbers of batches wait for each other",
     "e2": "a server dies or comes back empty, and the rest hang or go on with nothing",
     "e3": "both sides wait on full queues",
+    "e4": "the job is over or has failed, and some of its processes stay",
+    "e5": "a shutdown waits for ever for what is still to be sent",
+    "e6": "a trainer that comes back is confused with its old process",
+    "e7": "one thread's wait is for the calls of all threads",
+    "e9": "a process stands still, and nobody says whom he waits for",
+    "f1": "one server has most of the rows",
+    "f4": "a step is many small calls",
     "g1": "ids of a wrong type are read bit by bit",
     "g2": "samples without a value in some slot fail",
+    "g3": "input ends in the middle of a line, and that line is trained on",
+    "g4": "missing values fail, or become something else",
+    "g5": "the same data in another form gives other batches",
+    "g6": "a byte-order mark or odd line ends stick to a value",
     "h1": "fewer micro-batches than stages hang a pipeline",
     "h2": "a batch does not divide into micro-batches, and a stage receives into a buffer of another size",
     "h3": "a stage fails, and the others show a connection that broke",

@@ -75,7 +75,7 @@ def spec(**rules: object) -> pserver.TableSpec:
 
 
 @pytest.mark.parametrize("rule", ["lru", "lfu"])
-def test_rows_are_whole_and_not_too_many_when_four_clients_push(
+def test_c3_rows_are_whole_and_not_too_many_when_four_clients_push(
     pair: list[Server], rule: str
 ) -> None:
     """Weights and state of each row that is read are of the same age, a row that came back began anew,

@@ -142,7 +142,7 @@ def test_calls_fail_in_time_when_a_server_died(start: Start) -> None:
     client.close()
 
 
-def test_stopped_server_is_named_within_the_timeout(start: Start) -> None:
+def test_e9_stopped_server_is_named_within_the_timeout(start: Start) -> None:
     """A server that stands still is reported in time, and serves again when it goes on."""
     server = start().wait_ready()
     with connect(server, timeout_s=1.0) as client:

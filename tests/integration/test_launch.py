@@ -33,7 +33,7 @@ def left_over() -> list[psutil.Process]:
     return found
 
 
-def test_two_trainers_run_on_servers_of_their_own(
+def test_e4_two_trainers_run_on_servers_of_their_own(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both train on their share, trainer 0 scores when both are done, and all processes end."""
@@ -55,7 +55,7 @@ def test_two_trainers_run_on_servers_of_their_own(
     assert left_over() == before
 
 
-def test_first_failure_is_told_and_the_others_are_ended(
+def test_e4_first_failure_is_told_and_the_others_are_ended(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A bad line in trainer 1's share ends the job with that trainer's words; nothing is left."""

@@ -68,7 +68,7 @@ def hold_servers(words: Sequence[str]) -> int:
     return 0
 
 
-def test_a_server_ends_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+def test_e4_a_server_ends_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     """It is gone, though nobody told it to end."""
     launcher = Piped(hold_servers, str(tmp_path))
     try:

@@ -76,7 +76,7 @@ def test_every_mode_is_as_good_as_one_process(name: str, mode: str) -> None:
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.timeout(1200)
-def test_eight_seeds_of_async_are_close(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a11_eight_seeds_of_async_are_close(capsys: pytest.CaptureFixture[str]) -> None:
     """Eight async runs with two trainers differ by less than the stated limit (A11)."""
     runs = [trained("criteo", trainers=2, batch_size=32, seed=seed) for seed in range(1, 9)]
 

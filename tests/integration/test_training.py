@@ -71,7 +71,7 @@ def losses(servers: str | None, *, shards: int = 1) -> list[float]:
     return told
 
 
-def test_losses_are_those_of_embedded_shards(
+def test_a6_losses_are_those_of_embedded_shards(
     pair: list[Server], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one seed and a window of one, 1, 2 and 3 processes give embedded mode's loss each step."""

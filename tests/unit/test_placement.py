@@ -41,6 +41,20 @@ def test_every_partition_has_keys_when_they_are_many() -> None:
         assert counts.max() < 128 + 6 * 128**0.5
 
 
+@pytest.mark.parametrize("num_shards", [2, 3, 8])
+def test_f1_shards_have_even_shares_when_keys_are_multiples_of_their_number(
+    num_shards: int,
+) -> None:
+    """Keys modulo the shards would all be shard 0's; here no shard is 20 % from the mean."""
+    keys = np.arange(20_000, dtype=np.uint64) * np.uint64(num_shards)
+
+    counts = np.bincount(shard_of(keys, num_shards), minlength=num_shards)
+
+    mean = keys.size / num_shards
+    assert counts.sum() == keys.size
+    assert abs(counts - mean).max() < 0.2 * mean
+
+
 def test_shards_are_contiguous_and_even_when_there_are_any_number() -> None:
     """For each shard count all shards own a run, in order, and sizes differ by at most one."""
     for num_shards in range(1, SHARDS_MAX + 1):

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -171,6 +172,29 @@ def test_several_tables_travel_together(two_shards: pserver.Client) -> None:
     assert a.tolist() == [[-1], [-2], [-3]]
     assert b.tolist() == [[-4, -5, -6]]
     assert c.shape == (0, 2)
+
+
+def test_f4_a_step_is_one_pull_and_one_push_to_a_shard_whatever_the_tables(
+    two_shards: pserver.Client,
+) -> None:
+    """Ten steps over five tables: each shard has answered ten pulls, ten pushes, and nothing else beside."""
+    names = [f"t{i}" for i in range(5)]
+    for name in names:
+        two_shards.create_table(pserver.TableSpec(name=name, dim=1, optimizer="sgd:lr=1"))
+    before = calls(two_shards)
+
+    for _ in range(10):
+        two_shards.start_pull({name: np.arange(100, dtype=np.uint64) for name in names}).result()
+        grads = gradients(list(range(100)), np.ones((100, 1), np.float32))
+        two_shards.start_push(dict.fromkeys(names, grads)).result()
+
+    for then, now in zip(before, calls(two_shards), strict=True):
+        assert now - then == {"Pull": 10, "Push": 10, "Stats": 1}
+
+
+def calls(client: pserver.Client) -> list[Counter[str]]:
+    """Return how often each shard was called, by method."""
+    return [Counter({m.method: m.calls for m in shard.methods}) for shard in client.stats()]
 
 
 def test_no_keys_are_fine(client: pserver.Client) -> None:

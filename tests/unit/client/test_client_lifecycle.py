@@ -28,7 +28,7 @@ def rows(client: pserver.Client) -> int:
     return sum(table.rows for stats in client.stats() for table in stats.tables)
 
 
-def test_a_cleared_table_begins_anew_and_its_version_goes_on(client: pserver.Client) -> None:
+def test_c7_a_cleared_table_begins_anew_and_its_version_goes_on(client: pserver.Client) -> None:
     """All rows go, on every shard; reads give first weights, and the next push starts there."""
     gone = client.lifecycle.clear("ads")
 

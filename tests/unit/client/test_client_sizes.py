@@ -55,7 +55,7 @@ def test_nothing_special_happens_when_a_request_is_as_large_as_a_limit(
         client.assign("t", np.arange(num_keys) + (num_bytes << 24), np.zeros((num_keys, DIM)))
 
 
-def test_pull_and_push_work_when_they_are_64_mib(client: pserver.Client) -> None:
+def test_b2_pull_and_push_work_when_they_are_64_mib(client: pserver.Client) -> None:
     """A request sixteen times a part, as large as the whole send queue, passes both ways."""
     push_and_pull(client, 1 << 60, 64 * MIB // ROW_BYTES)
 

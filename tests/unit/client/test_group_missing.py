@@ -160,7 +160,7 @@ def test_a_trainer_that_wants_another_group_is_refused(
         rejoin(cluster, trainer, trainer_id=1, **change)
 
 
-def test_a_trainer_that_comes_back_replaces_its_old_process(cluster: pserver.Cluster) -> None:
+def test_e6_a_trainer_that_comes_back_replaces_its_old_process(cluster: pserver.Cluster) -> None:
     """Its acknowledged part counts, it goes on behind it, and what the old one sends is refused."""
     with joined(cluster, 2, mode="sync", lease_s=0.3) as (a, b):
         push(b, 1, 2.0)

@@ -75,6 +75,21 @@ def test_requests_leave_in_order_when_the_window_is_wide(make: Make) -> None:
     assert [reply.result(WAIT_S) for reply in replies] == sent == [b"%d" % i for i in range(9)]
 
 
+def test_e7_a_wait_is_for_ones_own_request_when_another_threads_is_slow(make: Make) -> None:
+    """Two threads share a queue: the one that is answered goes on while the other one's request is open."""
+    queue, channel = make()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(lambda: put(queue, b"slow").result(WAIT_S))
+        slow_arrival = channel.next()
+        reply = put(queue, b"quick")
+        channel.next().reply(b"done")
+
+        assert reply.result(WAIT_S) == b"done"
+        assert not slow.done()
+        slow_arrival.reply(b"late")
+        assert slow.result(WAIT_S) == b"late"
+
+
 def test_no_more_than_the_window_are_on_the_wire(make: Make) -> None:
     """The window bounds the requests on the wire; the next leaves when one is answered."""
     queue, channel = make(window=2)
@@ -97,7 +112,7 @@ def test_no_more_than_the_window_are_on_the_wire(make: Make) -> None:
     ("limit", "message"),
     [({"send_queue_size": 2}, b"x"), ({"send_queue_bytes": 20}, b"ten bytes!")],
 )
-def test_put_waits_when_the_queue_is_full(
+def test_c9_put_waits_when_the_queue_is_full(
     make: Make, limit: dict[str, int], message: bytes
 ) -> None:
     """A full queue, by count or by bytes, makes ``put`` wait until there is room."""
@@ -300,7 +315,7 @@ def test_shards_remember_more_than_a_queue_lets_pass() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 2, 5])
-def test_close_settles_everything(make: Make, window: int) -> None:
+def test_e5_close_settles_everything(make: Make, window: int) -> None:
     """Requests on the wire, requests that wait, and a put that waits all end with one error."""
     queue, channel = make(window=window, send_queue_size=4)
     replies = [put(queue, b"x") for _ in range(4)]

@@ -43,7 +43,7 @@ def bad_of(servicer: Servicer, table: str) -> tuple[int, dict[str, int], str]:
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("table", ["reject", "fail"])
-def test_whole_message_is_refused_when_one_value_is_bad(
+def test_a22_whole_message_is_refused_when_one_value_is_bad(
     servicer: Servicer, table: str, bad: float
 ) -> None:
     """No key of any table of the message changes, no row is made, and the bad one is named."""
@@ -56,7 +56,7 @@ def test_whole_message_is_refused_when_one_value_is_bad(
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_bad_values_count_as_zero_when_the_table_mends(servicer: Servicer, bad: float) -> None:
+def test_a22_bad_values_count_as_zero_when_the_table_mends(servicer: Servicer, bad: float) -> None:
     """The other values of the key, and all other keys, are applied; the push counts as bad once."""
     reply = push(servicer, {"zero": ([7, 8], [1, bad, 2, 3])}, counter=0)
 

@@ -138,7 +138,7 @@ def test_push_is_refused_when_it_is_older_than_the_memory(servicer: Servicer) ->
         (([1, 2, 3, 4, 5], [0] * 5), errors.TableFullError),
     ],
 )
-def test_no_table_is_touched_when_one_is_refused(
+def test_c6_no_table_is_touched_when_one_is_refused(
     servicer: Servicer, method: str, bad: tuple[list[int], list[float]], error: type[Exception]
 ) -> None:
     """A message whose second table is refused leaves the first as it was, and may come again."""

@@ -178,7 +178,7 @@ def test_counts_begin_anew_with_each_pass(hundred: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["gzip", "crlf", "mark", "no last newline", "all"])
-def test_the_form_of_the_file_changes_nothing(hundred: Path, form: str) -> None:
+def test_g5_the_form_of_the_file_changes_nothing(hundred: Path, form: str) -> None:
     """Gzip, CRLF, a byte-order mark or a missing last newline give identical batches."""
     expected = list(reader_of(hundred, batch_size=9))
     data = hundred.read_bytes()
@@ -208,7 +208,7 @@ def test_an_empty_file_has_no_batches(tmp_path: Path, data: bytes) -> None:
     assert count_rows(path) == 0
 
 
-def test_a_line_of_ten_megabytes_is_one_bad_line(hundred: Path) -> None:
+def test_g6_a_line_of_ten_megabytes_is_one_bad_line(hundred: Path) -> None:
     """A monstrous line is refused by its number, and the rows around it are read."""
     hundred.write_text(row(1) + "\n" + "0" * 10_000_000 + "\n" + row(3))
     reader = reader_of(hundred, batch_size=9, bad_lines_max=BAD_LINES_MAX)

@@ -147,13 +147,13 @@ def test_a_fault_says_what_must_hold_and_what_came(index: int, text: str, fault:
         ("\t".join(good_fields()[1:]).encode(), "must have 40 TAB-separated fields, got 39"),
     ],
 )
-def test_a_line_that_is_no_row_has_a_fault(line: bytes, fault: str) -> None:
+def test_g4_a_line_that_is_no_row_has_a_fault(line: bytes, fault: str) -> None:
     """A blank line, a cut one, one without its label and bytes that are no UTF-8 are named."""
     assert (find_fault(line) or "").startswith(fault)
     assert parse_block(line + b"\n") is None
 
 
-def test_empty_is_an_id_of_its_own_in_each_slot() -> None:
+def test_g4_empty_is_an_id_of_its_own_in_each_slot() -> None:
     """An empty value shares its key with no hex value, nor with the empty one of another slot."""
     fields = good_fields()[:14]
     empty = parse_block(

@@ -76,7 +76,7 @@ def test_any_range_of_lines_is_what_a_list_would_give(
         (b"\n\n", [b"", b""]),
     ],
 )
-def test_marks_and_returns_are_taken_off_where_they_belong(
+def test_g6_marks_and_returns_are_taken_off_where_they_belong(
     tmp_path: Path, data: bytes, expected: list[bytes]
 ) -> None:
     """Only a leading byte-order mark and a CR before a line's end are taken off."""
@@ -109,7 +109,7 @@ def test_gzip_is_told_by_the_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "plain"])
-def test_damaged_gzip_is_an_error_that_names_the_file(tmp_path: Path, damage: str) -> None:
+def test_g3_damaged_gzip_is_an_error_that_names_the_file(tmp_path: Path, damage: str) -> None:
     """Gzip data that ends early, has a wrong byte or is no gzip raises; no half line comes."""
     packed = bytearray(gzip.compress(bytes(range(33, 127)) * 50 + b"\n"))
     if damage == "cut":

@@ -30,7 +30,7 @@ ASYNC = Strategy(mode="async", dense="pserver")
         *(pytest.param(rule, 4, 1, marks=pytest.mark.slow) for rule in RULES),
     ],
 )
-def test_split_batches_are_one_trainer_on_the_joined_batch(
+def test_a10_split_batches_are_one_trainer_on_the_joined_batch(
     optimizer: str, count: int, shards: int
 ) -> None:
     """100 steps, sparse and dense: the same weights to 1e-6."""
