@@ -1,4 +1,4 @@
-"""How good predicted click probabilities are: AUC and log loss, exact and streaming.
+"""How good predicted click probabilities are: AUC, log loss and COPC; AUC streaming too.
 
 Rooms before and after: ``loop`` hands over the probabilities and labels of held-out batches
 (pulled without creating rows, so that evaluation changes nothing); ``progress`` shows the numbers.
@@ -90,6 +90,24 @@ def log_loss(probabilities: Probabilities, labels: Labels) -> float:
         return math.nan
     clipped = np.clip(probabilities.astype(np.float64), LOG_LOSS_CLIP, 1.0 - LOG_LOSS_CLIP)
     return float(-np.mean(np.where(labels == 1, np.log(clipped), np.log1p(-clipped))))
+
+
+def copc(probabilities: Probabilities, labels: Labels) -> float:
+    """Return clicks over predicted clicks: 1 where a model promises as many as come, below 1 where it promises more.
+
+    Returns:
+        The ratio; NaN when no clicks are predicted, or there are no samples.
+
+    Raises:
+        TrainerError: as of ``log_loss``.
+
+    >>> copc(np.array([0.5, 0.25, 0.25]), np.array([1.0, 0.0, 1.0]))
+    2.0
+    """
+    _check("copc", probabilities, labels)
+    _check_range("copc", probabilities)
+    predicted = float(probabilities.sum(dtype=np.float64))
+    return float(labels.sum(dtype=np.float64)) / predicted if predicted else math.nan
 
 
 class StreamingAuc:

@@ -34,7 +34,7 @@ from trainer.ahead import read_ahead
 from trainer.dataset.batch import Batch
 from trainer.dense.split import SplitDense
 from trainer.embedding import EmbeddingBag, Fetch
-from trainer.evaluate import auc, log_loss
+from trainer.evaluate import auc, copc, log_loss
 from trainer.modes.base import Mode
 from trainer.modes.dense_ranks import DenseOverRanks
 from trainer.said import BagFacts
@@ -305,6 +305,7 @@ class Score:
         samples: how many there were.
         auc: exact; NaN if they were of one class only.
         log_loss: in nats.
+        copc: clicks over predicted clicks; NaN if none are predicted.
         auc_ceiling: the teacher's AUC on the same rows, the best that can be reached; None where
             the data is real.
         seconds: that scoring took.
@@ -313,6 +314,7 @@ class Score:
     samples: int
     auc: float
     log_loss: float
+    copc: float
     auc_ceiling: float | None
     seconds: float
 
@@ -345,6 +347,7 @@ def score(model: CtrModel, batches: Iterable[Batch]) -> Score:
         samples=truth.size,
         auc=auc(scores, truth),
         log_loss=log_loss(scores, truth),
+        copc=copc(scores, truth),
         auc_ceiling=auc(np.concatenate(teachers), truth) if teachers else None,
         seconds=time.perf_counter() - begin,
     )

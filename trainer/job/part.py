@@ -56,6 +56,7 @@ def part_summary(settings: RunSettings, trained: PartTrained, *, data: str, mode
         train_auc=finite(trained.auc),
         auc=None,
         log_loss=None,
+        copc=None,
         auc_ceiling=None,
         eval_samples=0,
         rows=0,

@@ -326,6 +326,7 @@ def _summary(
         train_auc=finite(trained.auc),
         auc=finite(held_out.auc) if held_out else None,
         log_loss=finite(held_out.log_loss) if held_out else None,
+        copc=finite(held_out.copc) if held_out else None,
         auc_ceiling=finite(held_out.auc_ceiling) if held_out else None,
         eval_samples=held_out.samples if held_out else 0,
         rows=rows,

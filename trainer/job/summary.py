@@ -50,6 +50,7 @@ class Summary:
             split and queued pulls and pushes.
         train_auc: of the predictions made during training, each before its row was trained on.
         auc, log_loss: on the held-out rows; None if there are none.
+        copc: clicks over predicted clicks, on the same.
         auc_ceiling: the best possible AUC on those rows, where it is known.
         eval_samples: held-out rows.
         rows: rows of the table over all shards.
@@ -78,6 +79,7 @@ class Summary:
     train_auc: float | None
     auc: float | None
     log_loss: float | None
+    copc: float | None
     auc_ceiling: float | None
     eval_samples: int
     rows: int
@@ -111,7 +113,9 @@ def summary_table(summary: Summary) -> Table:
     table.add_row("model", f"{summary.model} on {summary.data}")
     table.add_row("AUC", _auc_text(summary))
     if summary.log_loss is not None:
-        table.add_row("log loss", f"{summary.log_loss:.4f} on {summary.eval_samples:,} rows")
+        clicks = "" if summary.copc is None else f"; clicks over predicted ones {summary.copc:.3f}"
+        told = f"{summary.log_loss:.4f} on {summary.eval_samples:,} rows{clicks}"
+        table.add_row("log loss", told)
     table.add_row("samples/s", f"{summary.samples_per_s:,.0f} on {summary.device}")
     if summary.speedup is not None:
         table.add_row("against one trainer", f"{summary.speedup:.2f} times its samples/s")

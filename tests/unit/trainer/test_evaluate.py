@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.errors import TrainerError
-from trainer.evaluate import AUC_BUCKETS, StreamingAuc, StreamingMean, auc, log_loss
+from trainer.evaluate import AUC_BUCKETS, StreamingAuc, StreamingMean, auc, copc, log_loss
 
 SAMPLES = st.lists(
     st.tuples(st.sampled_from([-1e30, -1.0, 0.0, 0.25, 0.3, 1.0, math.inf]), st.booleans()),
@@ -69,6 +69,18 @@ def test_an_auc_of_one_class_is_nan(labels: list[float]) -> None:
 
     assert math.isnan(auc(scores, given_labels))
     assert math.isnan(streaming.value)
+
+
+def test_copc_is_clicks_over_predicted_clicks() -> None:
+    """1 where the sums agree, whatever single rows are; NaN where nothing is predicted."""
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 2, 1000).astype(np.float32)
+    probabilities = rng.random(1000).astype(np.float32)
+
+    assert copc(probabilities, labels) == pytest.approx(sum(labels) / sum(probabilities), rel=1e-5)
+    assert copc(labels[::-1].copy(), labels) == 1.0
+    assert math.isnan(copc(np.zeros(2), np.ones(2)))
+    assert math.isnan(copc(np.empty(0), np.empty(0)))
 
 
 def test_log_loss_is_the_mean_of_the_formula() -> None:
@@ -152,7 +164,7 @@ def test_streaming_mean_is_the_mean_of_all_values() -> None:
     assert mean.value == pytest.approx(float(np.float32(0.1)), rel=1e-9)
 
 
-@pytest.mark.parametrize("metric", [auc, log_loss, StreamingAuc().update])
+@pytest.mark.parametrize("metric", [auc, log_loss, copc, StreamingAuc().update])
 @pytest.mark.parametrize(
     ("predictions", "labels", "message"),
     [
@@ -169,7 +181,7 @@ def test_what_is_no_prediction_is_refused(metric, predictions, labels, message: 
         metric(np.array(predictions), np.array(labels))
 
 
-@pytest.mark.parametrize("metric", [log_loss, StreamingAuc().update])
+@pytest.mark.parametrize("metric", [log_loss, copc, StreamingAuc().update])
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.inf])
 def test_what_is_no_probability_is_refused(metric, value: float) -> None:
     """A logit where a probability must stand raises, and the error says what to do."""

@@ -37,6 +37,7 @@ FIGURES = {
     "train_auc": float,
     "auc": float,
     "log_loss": float,
+    "copc": float,
     "auc_ceiling": float,
     "eval_samples": int,
     "rows": int,
@@ -139,7 +140,7 @@ def test_numbers_that_are_missing_are_not_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A run without any number worth showing still prints its table."""
-    missing = ("auc", "train_auc", "log_loss", "auc_ceiling", "bytes_per_row", "speedup")
+    missing = ("auc", "train_auc", "log_loss", "copc", "auc_ceiling", "bytes_per_row", "speedup")
     summary = nothing(**dict.fromkeys(missing), retries=3)
     monkeypatch.setattr(job, "run", lambda _, **__: summary)
 
