@@ -6,8 +6,12 @@ cuts and asks which keys were erased, for a delta.
 What always holds: of every key erased in an epoch after ``erased_from`` it is known that it was. Erased
 keys cost 8 bytes each until a later save is durable; where there are more than ``ERASED_MAX``, they are
 forgotten and ``erased_from`` rises, so that the next delta is refused rather than wrong.
+A watch does not hold its table, so the memory of a table that was replaced is free at once, and not when Python next
+looks for cycles, by when loads would have piled up.
 Owner: the shard's owner thread.
 """
+
+import weakref
 
 from pserver.arrays import Keys, RowIds
 from pserver.table.cut import ASIDE_BYTES_MAX, Cut
@@ -29,10 +33,16 @@ class History:
         """Begin to watch a table."""
         self.cut: Cut | None = None
         self.erased_from: int | None = None
-        self._table = table
+        self._watched = weakref.ref(table)
         self._erased: list[tuple[int, Keys]] = []
         self._num_erased = 0
         table.watch = self
+
+    @property
+    def _table(self) -> SparseTable:
+        table = self._watched()
+        assert table is not None, "who asks a table's watch has the table"
+        return table
 
     @property
     def is_saving(self) -> bool:

@@ -63,7 +63,7 @@ def test_shards_give_the_bits_of_one_vector(optimizer: str, num_shards: int, len
 
 
 @pytest.mark.parametrize("extra", [-1, 0, 1])
-def test_a_slice_travels_in_parts_when_it_is_over_a_message(extra: int) -> None:
+def test_b2_a_slice_travels_in_parts_when_it_is_over_a_message(extra: int) -> None:
     """Around the edge of a part, values come and go whole, and a push is one version."""
     length = 2 * DENSE_PART + extra
     with pserver.embedded(1) as client:

@@ -137,7 +137,7 @@ def test_key_is_named_when_a_gradient_is_not_finite(make: Make) -> None:
     assert client.stats()[0].tables[0].version == 0
 
 
-def test_numbers_are_told_when_a_table_is_full(make: Make) -> None:
+def test_c8_numbers_are_told_when_a_table_is_full(make: Make) -> None:
     """New rows without room are refused with what is needed, what there is, and what to do."""
     client = make().client
     client.pull("ads", [1, 2, 3])

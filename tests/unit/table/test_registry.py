@@ -5,7 +5,9 @@ import dataclasses
 import pytest
 
 from pserver.errors import ConfigError, SpecMismatchError, UnknownTableError
-from pserver.spec import TABLES_MAX, TableSpec
+from pserver.spec import DENSE_LENGTH_MAX, TABLES_MAX, DenseSpec, TableSpec
+from pserver.table.dense import spelled_out_dense
+from pserver.table.optimizer_rules import RULES
 from pserver.table.registry import Registry, spelled_out
 
 SPEC = TableSpec(name="ads", dim=4, optimizer="adagrad:lr=0.05", capacity_max=16)
@@ -20,6 +22,21 @@ def test_the_table_is_the_same_when_the_spec_is_equal() -> None:
     assert registry.create(SPEC) is table
     assert registry.get("ads") is table
     assert list(registry) == [table]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_b3_the_rule_that_was_asked_for_is_in_force_on_tables_of_both_kinds(rule: str) -> None:
+    """Sparse and dense, and with room for more than 2^32 bytes: it is taken, or refused with the reason."""
+    sparse = TableSpec(name="ads", dim=64, optimizer=rule)
+    dense = DenseSpec(name="top", length=DENSE_LENGTH_MAX, optimizer=rule)
+
+    assert sparse.capacity_max * sparse.dim * 4 > 1 << 32
+    assert spelled_out(sparse).optimizer.partition(":")[0] == rule
+    if rule in ("lamb", "shared_adam", "group_adagrad"):
+        with pytest.raises(ConfigError, match=f"{rule}:.* cannot step a dense table"):
+            spelled_out_dense(dense)
+    else:
+        assert spelled_out_dense(dense).optimizer.partition(":")[0] == rule
 
 
 @pytest.mark.parametrize(
