@@ -95,6 +95,7 @@ class RoundsOracle:
             here = [i for i in range(self.trainers) if (self.open, i) in self.parts]
             if not waited and not here:
                 firsts = [s.first for s in self.seats if s.state in ("absent", "live", "expired")]
+                firsts += [number for number, _ in self.parts]  # of those that have gone, too
                 if not firsts:
                     return
                 self.applied = min(firsts) - 1

@@ -160,12 +160,14 @@ def weights_of(
     ([1, 0, 1], 4)
     >>> weights_of([8, 0, 24], "samples", 4)
     ([8, 0, 24], 32)
+    >>> weights_of([0, 8], "samples", 2)
+    ([0, 1], 1)
     """
     present = [int(count > 0) for count in samples]
-    if divisor == "contributors":
-        return present, sum(present)
     if divisor == "registered":
         return present, registered
+    if divisor == "contributors" or sum(present) == 1:  # of one, times n and over n would round
+        return present, sum(present)
     return list(samples), sum(samples)
 
 

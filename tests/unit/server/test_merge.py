@@ -7,7 +7,7 @@ import pytest
 
 from pserver.errors import NotFiniteError, TableFullError
 from pserver.server.geo import GeoMethods
-from pserver.server.merge import Merge, Part
+from pserver.server.merge import Divisor, Merge, Part
 from pserver.server.report import Tallies
 from pserver.spec import DenseSpec, TableSpec
 from pserver.table.registry import Registry
@@ -94,6 +94,17 @@ def test_one_part_is_not_rounded(merge: Merge) -> None:
     merge.apply([Part(3, [rows([7], [grad])])], divisor="samples", registered=1)
 
     assert weights(merge, [7]) == [-grad]
+
+
+@pytest.mark.parametrize("divisor", ["contributors", "samples"])
+def test_one_part_in_several_messages_is_not_rounded(merge: Merge, divisor: Divisor) -> None:
+    """The sum of its messages as it is: times 3 samples and over 3 would be off by a bit."""
+    one, other = np.float32(1.0), np.float32(1.7747005224227905)
+    tables = [rows([7], [float(one)]), rows([7], [float(other)])]
+
+    merge.apply([Part(0, []), Part(3, tables)], divisor=divisor, registered=2)
+
+    assert weights(merge, [7]) == [-float(one + other)]
 
 
 def test_nothing_is_applied_when_the_rows_of_all_do_not_fit(merge: Merge) -> None:
