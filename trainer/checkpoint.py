@@ -207,9 +207,7 @@ class RunCheckpoints:
         """Take the trainer's part."""
         tensors = load(data)
         random = tensors.pop("random")
-        if (
-            self._is_saver
-        ):  # whose it is: trainers that draw the same numbers would drop the same units
+        if self._is_saver:  # trainers that draw the same numbers would drop the same units
             torch.set_rng_state(random)
         scale, numbers = self.model.precision.scale, tensors.pop("loss_scale", None)
         if scale is not None and numbers is not None:

@@ -193,7 +193,8 @@ class Steps:
             if round_number and marks.round != round_number:
                 raise CheckpointError(
                     f"save: round {round_number} was to be the first that is not in it, and round "
-                    f"{marks.round} is open; are rounds of another trainer's steps? Nothing was saved"
+                    f"{marks.round} is open: give the one that this trainer's next part is of, and save "
+                    "before that leaves. Nothing was saved"
                 )
             self.all("cut", epoch=max(reply.epoch for reply in first), marks=marks)
             for name, data in files.items():

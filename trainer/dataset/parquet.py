@@ -13,7 +13,7 @@ What always holds:
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from pyarrow import parquet
 from typing_extensions import override
 
 from trainer.dataset.parquet_columns import Columns, Wanted, check_alike, choose_columns
-from trainer.dataset.reader import Ints, Reader
+from trainer.dataset.reader import Ints, Reader, Span
 from trainer.dataset.rows import Rows
 from trainer.errors import DataError
 
@@ -76,17 +76,9 @@ class ParquetFiles:
         """Return the dense features of every row."""
         return len(self.columns.dense)
 
-    def reader(
-        self, *, batch_size: int, skip_rows: int, rows_max: int, bad_lines_max: int
-    ) -> "ParquetReader":
+    def reader(self, **span: Unpack[Span]) -> "ParquetReader":
         """Return the batches of a range of rows; see ``Reader``."""
-        return ParquetReader(
-            self,
-            batch_size=batch_size,
-            skip_rows=skip_rows,
-            rows_max=rows_max,
-            bad_lines_max=bad_lines_max,
-        )
+        return ParquetReader(self, **span)
 
 
 def find_parquet(paths: Sequence[Path], wanted: Wanted, *, name: str) -> ParquetFiles:
@@ -117,33 +109,14 @@ def find_parquet(paths: Sequence[Path], wanted: Wanted, *, name: str) -> Parquet
 class ParquetReader(Reader):
     """Batches of some Parquet files."""
 
-    def __init__(
-        self,
-        files: ParquetFiles,
-        *,
-        batch_size: int,
-        skip_rows: int = 0,
-        rows_max: int | None = None,
-        bad_lines_max: int = 0,
-    ) -> None:
+    def __init__(self, files: ParquetFiles, **span: Unpack[Span]) -> None:
         """Choose the range of rows; see ``Reader``.
 
         Args:
             files: in the order in which they are read.
-            batch_size: as of ``Reader``.
-            skip_rows: as of ``Reader``.
-            rows_max: as of ``Reader``.
-            bad_lines_max: as of ``Reader``.
+            **span: see ``Span``.
         """
-        super().__init__(
-            files.name,
-            rows=files.rows,
-            num_slots=files.num_slots,
-            batch_size=batch_size,
-            skip_rows=skip_rows,
-            rows_max=rows_max,
-            bad_lines_max=bad_lines_max,
-        )
+        super().__init__(files.name, rows=files.rows, num_slots=files.num_slots, **span)
         self._files = files
 
     @override

@@ -19,7 +19,7 @@ gzip halves that.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Required, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,37 +39,42 @@ SHOWN_BAD_LINES_MAX: Final = 5
 Ints = NDArray[np.int64]
 
 
+class Span(TypedDict, total=False):
+    """Which rows are read, and how: arguments of each reader.
+
+    Attributes:
+        batch_size: rows a batch, at least 1; the last batch may be short.
+        skip_rows: rows to pass over, good or bad, without looking at them; 0 if left out.
+        rows_max: rows to read after those, good or bad. None, or left out: to the end.
+        bad_lines_max: how many may be skipped and counted; with 0, or left out, the first one stops.
+    """
+
+    batch_size: Required[int]
+    skip_rows: int
+    rows_max: int | None
+    bad_lines_max: int
+
+
 class Reader(ABC):
     """Batches of some rows of a data set.
 
     Iterating begins at ``skip_rows`` each time, with ``counts`` at zero. Iterate once at a time.
     """
 
-    def __init__(  # noqa: PLR0913 - a range and a policy, by name
-        self,
-        name: str,
-        *,
-        rows: int,
-        num_slots: int,
-        batch_size: int,
-        skip_rows: int = 0,
-        rows_max: int | None = None,
-        bad_lines_max: int = 0,
-    ) -> None:
+    def __init__(self, name: str, *, rows: int, num_slots: int, **span: Unpack[Span]) -> None:
         """Choose the range of rows; files are opened when iteration begins.
 
         Args:
             name: what messages call the files.
             rows: of all of them.
             num_slots: of each.
-            batch_size: rows a batch, at least 1; the last batch may be short.
-            skip_rows: rows to pass over, good or bad, without looking at them.
-            rows_max: rows to read after those, good or bad. None: to the end.
-            bad_lines_max: how many may be skipped and counted; with 0 the first one stops.
+            **span: see ``Span``.
 
         Raises:
             ValueError: an argument is out of its range.
         """
+        batch_size, skip_rows = span["batch_size"], span.get("skip_rows", 0)
+        rows_max, bad_lines_max = span.get("rows_max"), span.get("bad_lines_max", 0)
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if skip_rows < 0 or bad_lines_max < 0 or (rows_max is not None and rows_max < 0):
@@ -137,35 +142,15 @@ class Reader(ABC):
 class FileReader(Reader):
     """Batches of some text files, plain or gzip (by the name's .gz)."""
 
-    def __init__(
-        self,
-        files: FileSet,
-        form: Format,
-        *,
-        batch_size: int,
-        skip_rows: int = 0,
-        rows_max: int | None = None,
-        bad_lines_max: int = 0,
-    ) -> None:
+    def __init__(self, files: FileSet, form: Format, **span: Unpack[Span]) -> None:
         """Choose the range of rows; see ``Reader``.
 
         Args:
             files: in the order in which they are read.
             form: of all of them.
-            batch_size: as of ``Reader``.
-            skip_rows: as of ``Reader``.
-            rows_max: as of ``Reader``.
-            bad_lines_max: as of ``Reader``.
+            **span: see ``Span``.
         """
-        super().__init__(
-            files.name,
-            rows=files.rows,
-            num_slots=form.num_slots,
-            batch_size=batch_size,
-            skip_rows=skip_rows,
-            rows_max=rows_max,
-            bad_lines_max=bad_lines_max,
-        )
+        super().__init__(files.name, rows=files.rows, num_slots=form.num_slots, **span)
         self._files = files
         self._form = form
 

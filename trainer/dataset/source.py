@@ -4,10 +4,10 @@ Rooms before and after: ``data`` chooses one by the settings; ``reader`` reads t
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from trainer.dataset.files import FileSet
-from trainer.dataset.reader import FileReader, Reader
+from trainer.dataset.reader import FileReader, Reader, Span
 from trainer.dataset.rows import Format
 
 
@@ -29,9 +29,7 @@ class Source(Protocol):
         """Return the dense features of every row."""
         ...
 
-    def reader(
-        self, *, batch_size: int, skip_rows: int, rows_max: int, bad_lines_max: int
-    ) -> Reader:
+    def reader(self, **span: Unpack[Span]) -> Reader:
         """Return the batches of a range of rows; see ``Reader``."""
         ...
 
@@ -63,15 +61,6 @@ class TextFiles:
         """Return the dense features of every row."""
         return self.form.num_dense
 
-    def reader(
-        self, *, batch_size: int, skip_rows: int, rows_max: int, bad_lines_max: int
-    ) -> FileReader:
+    def reader(self, **span: Unpack[Span]) -> FileReader:
         """Return the batches of a range of rows; see ``Reader``."""
-        return FileReader(
-            self.files,
-            self.form,
-            batch_size=batch_size,
-            skip_rows=skip_rows,
-            rows_max=rows_max,
-            bad_lines_max=bad_lines_max,
-        )
+        return FileReader(self.files, self.form, **span)

@@ -16,7 +16,7 @@ import pserver
 from collective.pipeline_cut import Stage, cut_model
 from pserver.embedded import Cluster
 from tests.unit.trainer.models import IN_ORDER, criteo_line
-from tests.unit.trainer.split_runs import WAIT_S, RunTogether, vector
+from tests.unit.trainer.split_runs import WAIT_S, Losses, RunOn, RunTogether, vector
 from trainer import loop
 from trainer.config import RunSettings
 from trainer.data import choose_data
@@ -109,4 +109,31 @@ def run_together(monkeypatch: pytest.MonkeyPatch) -> RunTogether:
     monkeypatch.setattr(job, "train", spy)
     monkeypatch.setattr(job, "_connect", connect)
     monkeypatch.setattr(job_dense, "DensePart", Spied)
+    return run
+
+
+@pytest.fixture
+def run_on(run_together: RunTogether, monkeypatch: pytest.MonkeyPatch) -> RunOn:
+    """Return what runs trainers on shards with checkpoints, restored or new; gives each one's losses."""
+    del run_together  # which lets one thread trace at a time
+
+    def run(given: list[RunSettings], folder: Path, restores: bool, *, shards: int = 2) -> Losses:
+        losses: Losses = [[] for _ in given]
+
+        def be(number: int) -> None:
+            job.run(given[number], on_step=lambda step: losses[number].append(step.loss))
+
+        with Cluster(shards, checkpoint_dir=str(folder)) as cluster:
+            monkeypatch.setattr(
+                job, "_connect", lambda one: cluster.connect(settings=one.client_settings())
+            )
+            if restores:
+                for shard in cluster.shards:
+                    cluster._runtime.submit(shard.loads.restore("latest")).result()
+            with ThreadPoolExecutor(len(given)) as pool:
+                running = [pool.submit(be, number) for number in range(len(given))]
+                for future in running:
+                    future.result(WAIT_S)
+        return losses
+
     return run

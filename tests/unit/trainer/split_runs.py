@@ -17,6 +17,12 @@ SYNC: dict[str, object] = {"mode": "sync", "sync_divisor": "samples"}
 RunTogether = Callable[[list[RunSettings]], tuple[list[Summary], list[torch.Tensor], np.ndarray]]
 """Runs trainers at once; gives summaries, dense parameters as vectors, and the rows of the table."""
 
+Losses = list[list[float]]
+"""Of each trainer, of each step."""
+
+RunOn = Callable[..., Losses]
+"""Runs trainers on shards with a folder of checkpoints, new or restored."""
+
 
 def vector(module: torch.nn.Module) -> torch.Tensor:
     """Return a module's parameters as one vector."""

@@ -3,50 +3,15 @@
 Trainers are threads over shards of this process; they meet by real gloo connections.
 """
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pserver
-from pserver.embedded import Cluster
-from tests.unit.trainer.split_runs import SYNC, WAIT_S, RunTogether, write
+from tests.unit.trainer.split_runs import SYNC, Losses, RunOn, write
 from tests.unit.trainer.test_roles import embedding, listening
 from tests.unit.trainer.test_stages import in_stages
-from trainer.config import RunSettings
-from trainer.job import run as job
-
-Losses = list[list[float]]
-RunOn = Callable[[list[RunSettings], Path, bool], Losses]
-
-
-@pytest.fixture
-def run_on(run_together: RunTogether, monkeypatch: pytest.MonkeyPatch) -> RunOn:
-    """Return what runs trainers on shards with checkpoints, restored or new; gives each one's losses."""
-    del run_together  # which lets one thread trace at a time
-
-    def run(given: list[RunSettings], folder: Path, restores: bool) -> Losses:
-        losses: Losses = [[] for _ in given]
-
-        def be(number: int) -> None:
-            job.run(given[number], on_step=lambda step: losses[number].append(step.loss))
-
-        with Cluster(2, checkpoint_dir=str(folder)) as cluster:
-            monkeypatch.setattr(
-                job, "_connect", lambda one: cluster.connect(settings=one.client_settings())
-            )
-            if restores:
-                for shard in cluster.shards:
-                    cluster._runtime.submit(shard.loads.restore("latest")).result()
-            with ThreadPoolExecutor(len(given)) as pool:
-                running = [pool.submit(be, number) for number in range(len(given))]
-                for future in running:
-                    future.result(WAIT_S)
-        return losses
-
-    return run
 
 
 @pytest.mark.parametrize(

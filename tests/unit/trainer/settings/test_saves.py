@@ -57,4 +57,6 @@ def test_saves_that_cannot_be_are_refused(values: dict[str, Any], text: str) -> 
 )
 def test_saves_of_what_is_of_one_step_are_taken(values: dict[str, Any]) -> None:
     """Those that a version can have whole."""
-    RunSettings.make({"checkpoint_every": "5", **values}, origins={})
+    given = {"checkpoint_every": "5", **values}
+
+    assert RunSettings.make(given, origins={}).checkpoint_every == given["checkpoint_every"]
